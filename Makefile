@@ -1,0 +1,41 @@
+# `make demo` and `make test` set up all they need; the second time that costs nothing.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: help install demo test lint types unit test-slow bench clean
+
+help:            ## what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+install: $(READY) ## the virtual environment with konsil in it
+
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: install     ## train, compare, draw: the synthetic retina federation
+	$(BIN)/konsil demo --out runs/demo
+
+test: lint types unit ## lint, types, tests
+
+lint: install     ## ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install    ## mypy
+	$(BIN)/mypy
+
+unit: install     ## the tests that take minutes together
+	$(BIN)/python -m pytest
+
+test-slow: install ## the tests that take longer
+	$(BIN)/python -m pytest -m slow
+
+bench: install    ## ratios measured side by side
+	$(BIN)/python -m benchmarks
+
+clean:            ## what runs and tools leave behind
+	rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,337 @@
+"""The experiment file: one YAML, checked whole before anything is computed.
+
+Every class is one block of the file. Unknown keys and impossible values are refused with the
+key's path, the value, and what is allowed (`read_experiment`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from konsil.errors import ConfigError
+
+SYNTHETIC = ("retina", "prostate", "pathology")
+
+
+class Block(BaseModel):
+    """A part of the experiment file: immutable, and strict about its keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class FederationConfig(Block):
+    """Where the images of which sites are. Exactly one of synthetic, folder and csv is given."""
+
+    synthetic: Literal["retina", "prostate", "pathology"] | None = None
+    images: dict[str, int] | None = None  # synthetic only: images a site; default: the built-in
+    folder: Path | None = None
+    csv: Path | None = None
+    sites: list[str] | None = None  # keep these sites only, in this order
+    image_size: int = Field(64, ge=16)
+    channels: Literal[1, 3] = 3
+    patient_pattern: str | None = None  # regular expression; group 1 of the file's stem
+    split: tuple[float, float, float] = (0.5, 0.25, 0.25)
+    split_seed: int = 0
+    cache: Path | None = None  # default: $KONSIL_CACHE, or ~/.cache/konsil
+
+    @field_validator("folder", "csv", "cache")
+    @classmethod
+    def _expand(cls, path: Path | None) -> Path | None:
+        return None if path is None else Path(os.path.expandvars(path)).expanduser()
+
+    @field_validator("split")
+    @classmethod
+    def _fractions(cls, split: tuple[float, float, float]) -> tuple[float, float, float]:
+        if min(split) <= 0 or abs(sum(split) - 1) > 1e-6:
+            raise ValueError("train, validation and test must be positive and sum to 1")
+        return split
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = [k for k in ("synthetic", "folder", "csv") if getattr(self, k) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"give exactly one of synthetic ({', '.join(SYNTHETIC)}), folder and csv; "
+                f"found {' and '.join(given) or 'none'}"
+            )
+        if self.images is not None and self.synthetic is None:
+            raise ValueError("images (a count a site) goes with synthetic only")
+        return self
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where decoded images are kept between runs."""
+        if self.cache is not None:
+            return self.cache
+        return Path(os.environ.get("KONSIL_CACHE", "~/.cache/konsil")).expanduser()
+
+
+class TaskConfig(Block):
+    """What is learned: structures on an image, or the class of an image."""
+
+    name: Literal["segmentation", "classification"] = "segmentation"
+    # segmentation: structure -> the mask values that belong to it (they may overlap: disc and cup)
+    structures: dict[str, list[int]] | None = None
+    # classification: class names in order; the last is the positive one of a binary task
+    classes: list[str] | None = None
+    loss: Literal["dice", "dice_ce", "cross_entropy"] | None = None
+    normalise: bool = True  # per image and channel, zero mean and unit variance
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.name == "segmentation" and self.loss == "cross_entropy":
+            raise ValueError("loss: segmentation takes dice or dice_ce")
+        if self.name == "classification" and self.loss in ("dice", "dice_ce"):
+            raise ValueError("loss: classification takes cross_entropy")
+        if self.name == "classification" and self.structures:
+            raise ValueError("structures belong to segmentation; classification takes classes")
+        if self.name == "segmentation" and self.classes:
+            raise ValueError("classes belong to classification; segmentation takes structures")
+        if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
+            raise ValueError("classes: at least two different names")
+        for structure, values in (self.structures or {}).items():
+            if not values or 0 in values:
+                raise ValueError(f"structures.{structure}: list its mask values; 0 is background")
+        return self
+
+    @property
+    def loss_name(self) -> str:
+        """The loss in force: the papers' plain Dice must be asked for, dice_ce converges faster."""
+        return self.loss or ("dice_ce" if self.name == "segmentation" else "cross_entropy")
+
+
+class NetworkConfig(Block):
+    """The network that every site trains."""
+
+    name: Literal["unet", "unet_classic", "resnet18", "vgg11", "vgg11_pooled", "small"] | None = (
+        None  # default: unet for segmentation, resnet18 for classification
+    )
+    norm: Literal["instance", "batch", "group"] | None = None  # default: the network's own
+
+
+class TrainingConfig(Block):
+    """One site's local work in one round. Every method gets the same."""
+
+    batch_size: int = Field(8, ge=1)
+    local_epochs: int = Field(1, ge=1)
+    optimizer: Literal["adam", "sgd"] = "adam"
+    lr: float = Field(1e-3, gt=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    augment: Literal["none", "light"] = "none"
+    validate_every: int = Field(1, ge=1)  # rounds; the last round is always validated
+    running_statistics: Literal["average", "local"] = "average"
+
+
+class ServerConfig(Block):
+    """When a round is complete, and which uploads are refused."""
+
+    min_sites: int | None = Field(None, ge=1)  # default: every site
+    deadline: float | None = Field(None, gt=0)  # seconds a round
+    on_bad_upload: Literal["skip", "stop"] = "stop"
+    max_rms: float = Field(1e3, gt=0)  # root mean square of a part's values
+    absences: dict[str, list[int]] = {}  # simulate drop-outs: site -> rounds it misses
+
+
+class EngineConfig(Block):
+    """How messages travel. It changes no number: same seed, same bits on every engine."""
+
+    name: Literal["inprocess", "processes"] = "inprocess"
+    workers: int | None = Field(None, ge=1)  # default: one a core
+    durable: bool = False  # fsync every state file: survive a power cut, not only a kill
+
+
+class ComputeConfig(Block):
+    """What a site computes with. Part of the plan, because it changes the last bits."""
+
+    device: str = "cpu"
+    threads: int = Field(1, ge=1)  # threads a site
+
+    @field_validator("device")
+    @classmethod
+    def _known(cls, device: str) -> str:
+        kind = device.split(":")[0]
+        if kind not in ("cpu", "cuda", "mps"):
+            raise ValueError("cpu, cuda, cuda:N or mps")
+        return device
+
+
+class MethodConfig(BaseModel):
+    """A method by name, a label for the tables, and the method's own settings."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+    label: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name in tables, folders and results."""
+        return self.label or self.name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the file says beyond name and label; the method itself checks it."""
+        return dict(self.model_extra or {})
+
+
+class Experiment(Block):
+    """The whole file."""
+
+    name: str = Field("experiment", pattern=r"^[A-Za-z0-9._-]+$")
+    federation: FederationConfig
+    task: TaskConfig = TaskConfig()
+    network: NetworkConfig = NetworkConfig()
+    training: TrainingConfig = TrainingConfig()
+    methods: list[MethodConfig] = Field(min_length=1)
+    rounds: int = Field(ge=1)
+    seeds: list[int] = Field([0], min_length=1)
+    server: ServerConfig = ServerConfig()
+    engine: EngineConfig = EngineConfig()
+    compute: ComputeConfig = ComputeConfig()
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _names(cls, methods: Any) -> Any:
+        if not isinstance(methods, list):
+            methods = [methods]
+        return [{"name": m} if isinstance(m, str) else m for m in methods]
+
+    @field_validator("seeds", mode="before")
+    @classmethod
+    def _one_seed(cls, seeds: Any) -> Any:
+        return [seeds] if isinstance(seeds, int) else seeds
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        titles = [m.title for m in self.methods]
+        twice = sorted({t for t in titles if titles.count(t) > 1})
+        if twice:
+            raise ValueError(f"methods: {twice[0]} stands twice; give one of them a label")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds: every seed once")
+        segmenter = self.network_name.startswith("unet")
+        if segmenter != (self.task.name == "segmentation"):
+            raise ValueError(f"network.name: {self.network_name} does not fit {self.task.name}")
+        return self
+
+    @property
+    def network_name(self) -> str:
+        """The network in force."""
+        default = "unet" if self.task.name == "segmentation" else "resnet18"
+        return self.network.name or default
+
+
+def read_experiment(path: Path, overrides: list[str] | None = None) -> Experiment:
+    """The experiment of a YAML file with `key=value` overrides laid over it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such experiment file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: an experiment is a mapping of keys, such as `rounds: 30`")
+    for override in overrides or []:
+        _lay_over(raw, override)
+    return check_experiment(raw, str(path))
+
+
+def check_experiment(raw: dict[str, Any], source: str) -> Experiment:
+    """A checked experiment, or a ConfigError that lists every mistake."""
+    try:
+        return Experiment.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(explain(error, source, Experiment)) from None
+
+
+def explain(error: ValidationError, source: str, model: type[BaseModel]) -> str:
+    """Pydantic's findings as one line a mistake: key's path, value, what is allowed."""
+    lines = [f"  {_explain_one(dict(e), model)}" for e in error.errors()]
+    return f"{source}: this cannot be meant:\n" + "\n".join(lines)
+
+
+def _explain_one(finding: dict[str, Any], model: type[BaseModel]) -> str:
+    loc = [p for p in finding["loc"] if not (isinstance(p, str) and "[" in p)]
+    path = ".".join(map(str, loc)) or "experiment"
+    if finding["type"] == "extra_forbidden":
+        allowed = _allowed_keys(model, loc[:-1])
+        close = difflib.get_close_matches(str(loc[-1]), allowed, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        return f"{path}: unknown key; {hint}allowed here: {', '.join(allowed)}"
+    if finding["type"] == "missing":
+        return f"{path}: missing; it has no default"
+    message = finding["msg"].removeprefix("Value error, ")
+    value = finding.get("input")
+    shown = "" if isinstance(value, dict | BaseModel) else f" = {value!r}"
+    return f"{path}{shown}: {message[0].lower()}{message[1:]}"
+
+
+def _allowed_keys(model: type[BaseModel], loc: list[Any]) -> list[str]:
+    for part in loc:
+        field = model.model_fields.get(str(part))
+        annotation = getattr(field, "annotation", None)
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            break
+        model = annotation
+    return sorted(f.alias or name for name, f in model.model_fields.items())
+
+
+def _lay_over(raw: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {override}: write key=value, such as --set rounds=10")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not valid YAML: {error}") from None
+    *parents, last = key.strip().split(".")
+    node: Any = raw
+    for depth, parent in enumerate(parents):
+        node = _child(node, parent, ".".join(parents[: depth + 1]), override)
+    if isinstance(node, list):
+        _set_item(node, last, value, override)
+    elif isinstance(node, dict):
+        node[last] = value
+    else:
+        raise ConfigError(f"--set {override}: {'.'.join(parents)} has no keys below it")
+
+
+def _child(node: Any, key: str, path: str, override: str) -> Any:
+    if isinstance(node, list):
+        index = _index(node, key, override)
+        if isinstance(node[index], str):  # a method given by its bare name gets settings
+            node[index] = {"name": node[index]}
+        return node[index]
+    if not isinstance(node, dict):
+        raise ConfigError(f"--set {override}: {path} has no keys below it")
+    if node.get(key) is None:
+        node[key] = {}
+    elif isinstance(node[key], str):
+        raise ConfigError(f"--set {override}: {path} is a value, it has no keys below it")
+    return node[key]
+
+
+def _set_item(node: list[Any], key: str, value: Any, override: str) -> None:
+    node[_index(node, key, override)] = value
+
+
+def _index(node: list[Any], key: str, override: str) -> int:
+    """A position in a list, by number or by the name of a method in it."""
+    names = [n.get("label") or n.get("name") if isinstance(n, dict) else n for n in node]
+    if key in names:
+        return names.index(key)
+    if key.isdigit() and int(key) < len(node):
+        return int(key)
+    raise ConfigError(f"--set {override}: no entry {key}; there are {', '.join(map(str, names))}")
