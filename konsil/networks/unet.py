@@ -1,0 +1,84 @@
+"""U-Nets: the default (MONAI's, with residual units) and the classic one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from konsil.networks.layers import norm_layer
+
+
+def residual_unet(in_channels: int, outputs: int, norm: str) -> nn.Module:
+    """MONAI's U-Net, 16 to 256 channels with two residual units: 1.63 M parameters."""
+    # Here and not above: MONAI's networks take seconds to import, the other networks do not
+    # need them, and every worker process would pay.
+    from monai.networks.nets.unet import UNet
+
+    # MONAI's group norm has one number of groups for every layer, and the last norm layer has as
+    # many channels as there are outputs: put our own layers in the places of the batch norm's.
+    network: nn.Module = UNet(
+        spatial_dims=2,
+        in_channels=in_channels,
+        out_channels=outputs,
+        channels=(16, 32, 64, 128, 256),
+        strides=(2, 2, 2, 2),
+        num_res_units=2,
+        norm="batch" if norm == "group" else norm,
+    )
+    if norm == "group":
+        _replace_batch_norms(network)
+    return network
+
+
+def _replace_batch_norms(network: nn.Module) -> None:
+    for parent in list(network.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.BatchNorm2d):
+                setattr(parent, name, norm_layer("group", child.num_features))
+
+
+class ClassicUNet(nn.Module):
+    """Ronneberger et al., MICCAI 2015, with norm layers and half its channels: 7.8 M parameters.
+
+    Two 3 x 3 convolutions a level, max-pooling down, 2 x 2 transposed convolutions up, skip
+    connections, 32 to 512 channels.
+    """
+
+    def __init__(self, in_channels: int, outputs: int, norm: str, width: int = 32) -> None:
+        super().__init__()
+        widths = [width * 2**level for level in range(5)]
+        self.down = nn.ModuleList(
+            _double(i, o, norm)
+            for i, o in zip([in_channels, *widths[:-1]], widths[:-1], strict=False)
+        )
+        self.bottom = _double(widths[-2], widths[-1], norm)
+        self.grow = nn.ModuleList(
+            nn.ConvTranspose2d(2 * w, w, kernel_size=2, stride=2) for w in reversed(widths[:-1])
+        )
+        self.up = nn.ModuleList(_double(2 * w, w, norm) for w in reversed(widths[:-1]))
+        self.pool = nn.MaxPool2d(2)
+        self.head = nn.Conv2d(width, outputs, kernel_size=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits [B, outputs, H, W]."""
+        x, skips = images, []
+        for block in self.down:
+            x = block(x)
+            skips.append(x)
+            x = self.pool(x)
+        x = self.bottom(x)
+        for grow, block in zip(self.grow, self.up, strict=True):
+            x = block(torch.cat([grow(x), skips.pop()], dim=1))
+        logits: Tensor = self.head(x)
+        return logits
+
+
+def _double(in_channels: int, out_channels: int, norm: str) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for channels in (in_channels, out_channels):
+        layers += [
+            nn.Conv2d(channels, out_channels, kernel_size=3, padding=1, bias=False),
+            norm_layer(norm, out_channels),
+            nn.ReLU(inplace=True),
+        ]
+    return nn.Sequential(*layers)
