@@ -35,7 +35,7 @@ def resnet18(in_channels: int, outputs: int, norm: str) -> Classifier:
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut, which is a 1 x 1 convolution where shapes change."""
+    """Two 3 x 3 convolutions and a shortcut, a 1 x 1 convolution where shapes change."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, norm: str) -> None:
         super().__init__()

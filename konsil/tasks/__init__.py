@@ -1,0 +1,61 @@
+"""What is learned: a task knows its loss and its metrics, and nothing of federations."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from torch import Tensor
+
+from konsil.config import TaskConfig
+from konsil.errors import ConfigError
+
+
+class Task(ABC):
+    """Loss and metrics over logits and targets.
+
+    Values are kept an image each (`columns`) and summed up over any set of images later
+    (`summarise`): a site's, or all sites' together. Columns whose name starts with an underscore
+    are material for a metric of the whole set, and no metric themselves.
+    """
+
+    labels: list[str]
+    outputs: int  # channels of the logits
+    main_metric: str  # what models are compared by; higher is better
+    metrics: list[str]  # what `summarise` can give, in the order of a table
+
+    @abstractmethod
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The mean loss of a batch."""
+
+    @abstractmethod
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Logits as probabilities, of the same shape."""
+
+    @abstractmethod
+    def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """One value an image: float64 [B] on the CPU."""
+
+    def summarise(self, columns: dict[str, np.ndarray]) -> dict[str, float]:
+        """Metric -> value over the images of these columns; what they cannot give is left out."""
+        return {
+            metric: float(np.mean(columns[metric]))
+            for metric in self.metrics
+            if len(columns.get(metric, ()))
+        }
+
+
+def make_task(config: TaskConfig, labels: list[str]) -> Task:
+    """The task of an experiment file; labels are its structures or classes, in order."""
+    if config.name == "segmentation":
+        # Here and not above: its loss takes MONAI's seconds of import, classification does not.
+        from konsil.tasks.segmentation import Segmentation
+
+        if not labels:
+            raise ConfigError("task: segmentation needs at least one structure")
+        return Segmentation(labels, config.loss_name)
+    from konsil.tasks.classification import Classification
+
+    if len(labels) < 2:
+        raise ConfigError(f"task: classification needs at least two classes, found {labels}")
+    return Classification(labels)

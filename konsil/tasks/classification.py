@@ -1,0 +1,62 @@
+"""Classification of an image into two or more classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from konsil.tasks import Task
+
+
+class Classification(Task):
+    """One class an image: targets [B] count the classes from 0; of two, the last is positive.
+
+    With two classes there is a ROC-AUC, of the difference of the two logits. FedSoup's code takes
+    the micro average over the raw logits instead, which is not the ROC-AUC of the positive class:
+    a class bias or a shift common to both logits, which change no image's rank, lower it.
+    """
+
+    main_metric = "accuracy"
+
+    def __init__(self, classes: list[str]) -> None:
+        self.labels = list(classes)
+        self.outputs = len(classes)
+        self.binary = len(classes) == 2
+        self.metrics = ["accuracy", "auc"] if self.binary else ["accuracy"]
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The mean cross-entropy of a batch."""
+        return F.cross_entropy(logits, y.long())
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """The probability of every class."""
+        return torch.softmax(logits, dim=1)
+
+    def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """`accuracy` (0 or 1 an image) and `_target`; with two classes `_score`, for the AUC."""
+        logits = logits.double().cpu()
+        target = y.long().cpu()
+        columns = {
+            "accuracy": (logits.argmax(dim=1) == target).double(),
+            "_target": target.double(),
+        }
+        if self.binary:
+            columns["_score"] = logits[:, 1] - logits[:, 0]
+        return columns
+
+    def summarise(self, columns: dict[str, np.ndarray]) -> dict[str, float]:
+        """Accuracy, and the AUC where it exists: two classes, and images of both."""
+        summary = super().summarise(columns)
+        if self.binary and len(np.unique(columns["_target"])) == 2:
+            summary["auc"] = area_under_curve(columns["_target"], columns["_score"])
+        return summary
+
+
+def area_under_curve(target: np.ndarray, score: np.ndarray) -> float:
+    """How often a positive image has a higher score than a negative one; a tie counts half."""
+    # Here and not above: a second of import that only this line needs.
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(target, score))

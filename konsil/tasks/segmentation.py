@@ -1,0 +1,66 @@
+"""Segmentation of one or several structures, which may overlap (the disc includes the cup)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from monai.losses.dice import DiceLoss
+from torch import Tensor
+
+from konsil.tasks import Task
+
+
+class Segmentation(Task):
+    """A yes or no a pixel and structure: masks [B, S, H, W] of zeros and ones.
+
+    The losses are `dice` (both papers' choice: 1 - Dice, a mean over images and structures) and
+    `dice_ce` (that plus the binary cross-entropy, which converges faster).
+    """
+
+    main_metric = "dice"
+
+    def __init__(self, structures: list[str], loss: str = "dice_ce") -> None:
+        self.labels = list(structures)
+        self.outputs = len(structures)
+        # One structure's Dice is the mean Dice: one column says it.
+        self.structure_columns = [f"dice_{s}" for s in structures] if len(structures) > 1 else []
+        self.metrics = ["dice", *self.structure_columns]
+        self.with_cross_entropy = loss == "dice_ce"
+        self.dice_loss = DiceLoss(sigmoid=True)
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The mean loss of a batch."""
+        y = y.to(logits.dtype)
+        loss: Tensor = self.dice_loss(logits, y)
+        if self.with_cross_entropy:
+            # Not MONAI's DiceCELoss: with several channels its cross-entropy is a softmax, which
+            # gives each pixel to one structure only, and ours overlap.
+            loss = loss + F.binary_cross_entropy_with_logits(logits, y)
+        return loss
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Each structure's own probability a pixel; they do not sum to one."""
+        return torch.sigmoid(logits)
+
+    def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """`dice`, the mean over structures, and with several structures `dice_<structure>`."""
+        scores = dice(logits > 0, y.bool()).cpu()  # probability above 0.5
+        columns = {"dice": scores.mean(dim=1)}
+        columns.update(zip(self.structure_columns, scores.unbind(dim=1), strict=False))
+        return columns
+
+
+def dice(predicted: Tensor, true: Tensor) -> Tensor:
+    """2 |A and B| / (|A| + |B|) of boolean masks [B, S, H, W], float64 [B, S]; both empty: 1.
+
+    The same values as MONAI's DiceMetric(ignore_empty=False), which takes 9 times as long for 8
+    images of 2 x 64 x 64 and 13 times for 64 (one thread): after every forward pass of the
+    U-Net, that would be 7 % of evaluation, and this is below 1 %.
+    """
+    overlap = _pixels(predicted & true)
+    both = _pixels(predicted) + _pixels(true)
+    return torch.where(both > 0, 2.0 * overlap / both, 1.0)
+
+
+def _pixels(masks: Tensor) -> Tensor:
+    return masks.flatten(2).count_nonzero(dim=2).double()
