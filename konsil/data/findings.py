@@ -1,0 +1,44 @@
+"""Mistakes in a federation, collected by kind so that one error shows them all."""
+
+from __future__ import annotations
+
+from konsil.errors import DataError
+
+SHOWN = 5  # of each kind; the rest is counted
+
+
+class BadFile(Exception):
+    """One file that cannot be used, and what to do. It never leaves this package."""
+
+    def __init__(self, what: str, cure: str, detail: str = "") -> None:
+        super().__init__(what, cure, detail)
+        self.what, self.cure, self.detail = what, cure, detail
+
+
+class Findings:
+    """What is wrong, where, and the cure; raised together as one DataError."""
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, str], list[str]] = {}
+
+    def add(self, what: str, where: str, cure: str) -> None:
+        """One mistake of the kind `what`, at the file or site `where`."""
+        self._places.setdefault((what, cure), []).append(where)
+
+    def add_file(self, name: str, bad: BadFile) -> None:
+        """A file that a reader refused."""
+        self.add(bad.what, f"{name} ({bad.detail})" if bad.detail else name, bad.cure)
+
+    def raise_if_any(self, source: object) -> None:
+        """Raise a DataError that lists every kind, with its first places and its cure."""
+        if self._places:
+            kinds = [_paragraph(*kind, places) for kind, places in self._places.items()]
+            raise DataError(f"{source}: this federation cannot be used:\n" + "\n".join(kinds))
+
+
+def _paragraph(what: str, cure: str, places: list[str]) -> str:
+    count = f" ({len(places)} times)" if len(places) > 1 else ""
+    shown = [f"    {place}" for place in places[:SHOWN]]
+    if len(places) > SHOWN:
+        shown.append(f"    and {len(places) - SHOWN} more")
+    return "\n".join([f"  {what}{count}:", *shown, f"    -> {cure}"])

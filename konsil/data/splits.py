@@ -1,0 +1,104 @@
+"""Train, validation and test, drawn by patient within each site."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from konsil.data.sources import SPLITS, Item
+from konsil.errors import DataError
+
+Fractions = tuple[float, float, float]
+DRAWS = 32  # at most, until one hits the fractions
+
+
+def draw_splits(
+    items: Sequence[Item], fractions: Fractions, seed: int, by_class: bool
+) -> list[Item]:
+    """Every item with its split; with `by_class` each class is divided alike.
+
+    A site's splits follow from the seed, its name and its patients alone: neither the order of
+    the files nor the other sites matter. Splits that the items already have stay.
+    """
+    if all(item.split for item in items):
+        return list(items)
+    drawn: dict[tuple[str, str], str] = {}
+    for site in dict.fromkeys(item.site for item in items):
+        images: dict[str, Counter[str]] = {}
+        for item in items:
+            if item.site == site:
+                kind = item.label if by_class else ""
+                images.setdefault(item.patient, Counter())[kind] += 1
+        splits = split_patients(site, images, fractions, seed)
+        drawn |= {(site, patient): split for patient, split in splits.items()}
+    return [replace(item, split=drawn[item.site, item.patient]) for item in items]
+
+
+def split_patients(
+    site: str, images: dict[str, Counter[str]], fractions: Fractions, seed: int
+) -> dict[str, str]:
+    """The split of each patient, given how many images of which class the patient has.
+
+    Patients come in different sizes, so one draw may miss the fractions by a whole patient: of
+    several draws the first that hits them to the image is taken, or else the nearest.
+    """
+    if len(images) < len(SPLITS):
+        raise DataError(_too_few(site, images))
+    nearest: dict[str, str] = {}
+    smallest_miss = float("inf")
+    for attempt in range(DRAWS):
+        order = sorted(images, key=lambda p: _shuffle_key(seed, site, attempt, p))
+        splits, miss = _assign(order, images, fractions)
+        if miss < smallest_miss:
+            nearest, smallest_miss = splits, miss
+        if smallest_miss < 1:
+            break
+    return nearest
+
+
+def _assign(
+    order: Sequence[str], images: dict[str, Counter[str]], fractions: Fractions
+) -> tuple[dict[str, str], float]:
+    """Every patient goes where images of their classes are lacking most; the greatest miss.
+
+    The last patients are kept for splits that are still empty, so that none stays so.
+    """
+    total = sum(images.values(), Counter[str]())
+    lacking = {
+        split: {kind: fraction * count for kind, count in total.items()}
+        for split, fraction in zip(SPLITS, fractions, strict=True)
+    }
+    splits: dict[str, str] = {}
+    empty = list(SPLITS)
+    for patient in order:
+        allowed = empty if len(order) - len(splits) <= len(empty) else SPLITS
+        needs = {split: _need(lacking[split], images[patient]) for split in allowed}
+        choice = max(needs, key=needs.__getitem__)
+        splits[patient] = choice
+        empty = [split for split in empty if split != choice]
+        for kind, count in images[patient].items():
+            lacking[choice][kind] -= count
+    return splits, max(abs(lack) for kinds in lacking.values() for lack in kinds.values())
+
+
+def _need(lacking: dict[str, float], images: Counter[str]) -> tuple[float, float]:
+    """How much a split wants these images: by their classes, then by images of any class."""
+    of_their_kind = sum(count * lacking[kind] for kind, count in images.items())
+    return of_their_kind, sum(lacking.values())
+
+
+def _shuffle_key(seed: int, site: str, attempt: int, patient: str) -> bytes:
+    """A hash rather than a random generator: the same on every machine and version."""
+    return hashlib.sha256(f"{seed}\0{site}\0{attempt}\0{patient}".encode()).digest()
+
+
+def _too_few(site: str, images: dict[str, Counter[str]]) -> str:
+    count = sum(sum(kinds.values()) for kinds in images.values())
+    return (
+        f"site {site}: {len(images)} patient(s) with {count} image(s); a site needs at least "
+        "three patients, one each to train, to validate and to test. Add patients, merge the site "
+        "with another, leave it out by federation.sites, or, if every image is another patient, "
+        "mend federation.patient_pattern"
+    )
