@@ -1,0 +1,256 @@
+"""Haematoxylin-eosin patches of lymph nodes, tumour or normal: stain and scanner shift.
+
+A patch is two maps of dye, haematoxylin (nuclei) and eosin (cytoplasm, collagen, red cells), that
+absorb light by Beer and Lambert's law, seen through a scanner. Size, shape and crowding of nuclei
+decide the class; stain, stroma, fat, red cells and inflammation do not. docs/synthetic.md states
+the model and why every difference between sites is plausible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from konsil.data.synthetic.brush import (
+    Array,
+    Bytes,
+    blur,
+    cloud,
+    grid,
+    inside,
+    stream,
+    through_jpeg,
+    to_bytes,
+)
+
+SIZE = 96
+CLASSES = ["normal", "tumour"]
+PATCHES = 6  # a patient: by turns from normal tissue and from tumour
+_FINE = 3  # nuclei are drawn this much finer, then averaged down
+_CORNERS = 20  # of a nucleus's outline
+_X, _Y = grid(SIZE)
+Colour = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Site:
+    """One laboratory's stain and scanner."""
+
+    images: int
+    haematoxylin: Colour  # optical density of the dye in red, green and blue
+    eosin: Colour
+    strength: tuple[float, float]  # mean concentration of either dye
+    strength_spread: float  # between patients: batch of dye, thickness of the section
+    white: Colour  # the empty slide
+    gamma: float
+    blur: float  # pixels
+    noise: float
+    jpeg: int
+
+
+SITES = {
+    "ginkgo": Site(
+        150, (0.65, 0.70, 0.29), (0.09, 0.95, 0.28), (1.35, 0.75), 0.08, (0.96, 0.95, 0.96),
+        1.00, 0.5, 0.010, 90,
+    ),
+    "hazel": Site(
+        110, (0.55, 0.75, 0.36), (0.10, 0.88, 0.40), (1.10, 1.05), 0.10, (0.95, 0.93, 0.94),
+        1.00, 0.7, 0.012, 80,
+    ),
+    "iris": Site(
+        80, (0.72, 0.64, 0.24), (0.16, 0.90, 0.30), (1.60, 0.60), 0.12, (0.90, 0.93, 0.98),
+        1.10, 0.4, 0.015, 90,
+    ),
+    "juniper": Site(
+        60, (0.60, 0.72, 0.34), (0.06, 0.97, 0.22), (0.90, 0.55), 0.15, (0.98, 0.97, 0.97),
+        0.95, 1.0, 0.012, 70,
+    ),
+    "laurel": Site(
+        40, (0.66, 0.66, 0.34), (0.14, 0.85, 0.45), (1.45, 1.00), 0.10, (0.97, 0.95, 0.88),
+        1.15, 0.8, 0.020, 60,
+    ),
+}  # fmt: skip
+
+
+def _cloud(rng: np.random.Generator, sigma: float) -> Array:
+    return cloud(rng, (SIZE, sigma), (SIZE, sigma))
+
+
+@dataclass(frozen=True)
+class Nuclei:
+    """A population of nuclei, one row each."""
+
+    centre: Array  # (N, 2)
+    radius: Array
+    stretch: Array  # long over short axis
+    tilt: Array
+    irregular: Array
+    density: Array  # of haematoxylin
+
+    def outlines(self, rng: np.random.Generator) -> Array:
+        """(N, corners, 2): ellipses with an irregular rim."""
+        number = len(self.radius)
+        turn = np.linspace(0, 2 * np.pi, _CORNERS, endpoint=False)
+        rim = np.ones((number, _CORNERS))
+        for order in (2, 3, 4):
+            size = self.irregular * rng.normal(0, 1, number) / order
+            rim += size[:, None] * np.cos(order * turn + rng.uniform(0, 7, number)[:, None])
+        long, short = self.radius * np.sqrt(self.stretch), self.radius / np.sqrt(self.stretch)
+        a, b = long[:, None] * rim * np.cos(turn), short[:, None] * rim * np.sin(turn)
+        cos, sin = np.cos(self.tilt)[:, None], np.sin(self.tilt)[:, None]
+        return self.centre[:, None] + np.stack([cos * a - sin * b, sin * a + cos * b], axis=-1)
+
+
+def _scatter(
+    rng: np.random.Generator, where: Array, wanted: int, radius: float, room: float
+) -> Array:
+    """Places at least `room` radii apart, more of them where the map `where` is high."""
+    tries = rng.uniform(-radius, SIZE + radius, (5 * wanted, 2))
+    column, row = np.clip(tries, 0, SIZE - 1).astype(int).T
+    tries = tries[rng.random(len(tries)) < where[row, column]]
+    near = ((tries[:, None] - tries[None]) ** 2).sum(axis=-1) < (room * radius) ** 2
+    kept: list[int] = []
+    for index in range(len(tries)):
+        if len(kept) == wanted:
+            break
+        if not near[index, kept].any():
+            kept.append(index)
+    return tries[kept]
+
+
+def _population(
+    rng: np.random.Generator, where: Array, wanted: int, radius: float, spread: float, room: float,
+    irregular: float, density: float, stretch: tuple[float, float], tilt: float | None = None,
+) -> Nuclei:  # fmt: skip
+    centre = _scatter(rng, where, wanted, radius, room)
+    number = len(centre)
+    angle = rng.uniform(0, 2 * np.pi, number) if tilt is None else rng.normal(tilt, 0.3, number)
+    return Nuclei(
+        centre=centre,
+        radius=radius * np.exp(rng.normal(0, spread, number)),
+        stretch=rng.uniform(*stretch, number),
+        tilt=angle,
+        irregular=np.full(number, irregular),
+        density=np.clip(rng.normal(density, 0.12, number), 0.25, 1.0),
+    )
+
+
+def _tissue(
+    rng: np.random.Generator, tumour: bool, stroma: Array, grain: float
+) -> tuple[Nuclei, list[Nuclei]]:
+    """The cells that decide the class, and those found in both."""
+    free = 1 - stroma
+    fibroblasts = _population(
+        rng, 0.5 * stroma, int(rng.integers(6, 16)), 3.2, 0.15, 3.0, 0.05, 0.75, (2.2, 3.8), grain
+    )
+    if tumour:
+        grade = rng.uniform(0.0, 1.0)
+        radius, wanted = 4.9 + 2.0 * grade, int(rng.integers(24, 44) - 8 * grade)
+        cells = _population(
+            rng, free, wanted, radius, 0.12 + 0.12 * grade, 1.9, 0.06 + 0.1 * grade,
+            rng.uniform(0.5, 0.75), (1.0, 1.7),
+        )  # fmt: skip
+        where, number = 0.3 * free + 0.7 * stroma, int(rng.integers(0, 30))
+        return cells, [
+            _population(rng, where, number, 3.5, 0.08, 2.2, 0.04, 0.9, (1, 1.3)),
+            fibroblasts,
+        ]
+    wanted = int(rng.integers(45, 130))
+    cells = _population(
+        rng, free + 0.15 * stroma, wanted, rng.uniform(3.3, 4.1), 0.09, 2.05, 0.04,
+        rng.uniform(0.75, 0.95), (1, 1.3),
+    )  # fmt: skip
+    reactive = int(rng.integers(0, 12))  # large pale cells of a busy node: not tumour
+    return cells, [
+        _population(rng, free, reactive, 5.2, 0.12, 2.2, 0.06, 0.5, (1, 1.5)),
+        fibroblasts,
+    ]
+
+
+def _draw(canvas: Image.Image, nuclei: Nuclei, rng: np.random.Generator) -> None:
+    """Nuclei with a dense membrane, paler inside where they are large, and a nucleolus."""
+    draw = ImageDraw.Draw(canvas)
+    outlines = nuclei.outlines(rng)
+    centres = outlines.mean(axis=1, keepdims=True)
+    inner = centres + 0.78 * (outlines - centres)
+    nucleolus = centres + 0.2 * (outlines - centres) + rng.normal(0, 0.8, (len(outlines), 1, 2))
+    pale = np.clip(1.25 - 0.1 * nuclei.radius, 0.6, 0.95)
+    for index in range(len(outlines)):
+        dye = 255 * nuclei.density[index]
+        draw.polygon((_FINE * outlines[index]).ravel().tolist(), fill=int(dye))
+        draw.polygon((_FINE * inner[index]).ravel().tolist(), fill=int(dye * pale[index]))
+        if nuclei.radius[index] > 4.6:
+            draw.polygon((_FINE * nucleolus[index]).ravel().tolist(), fill=int(min(255, 1.3 * dye)))
+
+
+def _collagen(rng: np.random.Generator, grain: float) -> Array:
+    """Wavy fibres along `grain`, 0 to 1."""
+    across = _Y * np.cos(grain) - _X * np.sin(grain)
+    phase = across / rng.uniform(0.9, 1.8) + 3.0 * _cloud(rng, 9.0) + 1.2 * _cloud(rng, 2.5)
+    return 0.5 + 0.28 * np.sin(phase) + 0.15 * _cloud(rng, 1.2) + 0.1 * _cloud(rng, 5.0)
+
+
+def _holes(rng: np.random.Generator) -> Array:
+    """Fat vacuoles and tears: 1 where the slide is empty."""
+    empty = np.zeros((SIZE, SIZE))
+    for _ in range(rng.poisson(0.35)):
+        x, y = rng.uniform(0, SIZE, 2)
+        edge = np.hypot(_X - x, _Y - y) - rng.uniform(7, 18) + 1.3 * _cloud(rng, 7.0)
+        empty = np.maximum(empty, inside(edge, 2.0))
+    tear = rng.uniform(1.6, 3.0)
+    return np.maximum(empty, inside(tear - _cloud(rng, 5.0), 0.3))
+
+
+def _red_cells(rng: np.random.Generator) -> Array:
+    """A few strongly eosinophilic discs."""
+    cells = np.zeros((SIZE, SIZE))
+    for _ in range(rng.poisson(1.2)):
+        x, y = rng.uniform(0, SIZE, 2)
+        cells = np.maximum(cells, inside(np.hypot(_X - x, _Y - y) - 3.2, 1.0))
+    return cells
+
+
+def _dyes(rng: np.random.Generator, tumour: bool) -> tuple[Array, Array]:
+    """The maps of haematoxylin and eosin of one patch."""
+    grain = rng.uniform(0, np.pi)
+    stroma = inside(np.clip(rng.normal(1.0, 0.6), 0, None) - _cloud(rng, 14.0), 0.5)
+    cells, others = _tissue(rng, tumour, stroma, grain)
+    canvas = Image.new("L", (SIZE * _FINE, SIZE * _FINE))
+    for nuclei in (*others, cells):
+        _draw(canvas, nuclei, rng)
+    nuclear = blur(np.asarray(canvas.reduce(_FINE), dtype=np.float64) / 255, 0.4)
+    chromatin = 1 + 0.22 * _cloud(rng, 0.9)
+    cytoplasm = rng.uniform(0.30, 0.55) * (1 + 0.18 * _cloud(rng, 2.0) + 0.12 * _cloud(rng, 8.0))
+    fibres = 0.40 + 0.50 * _collagen(rng, grain)
+    eosin = cytoplasm + (fibres - cytoplasm) * stroma
+    eosin = np.maximum(eosin, 1.1 * _red_cells(rng)) * (1 - 0.45 * np.minimum(nuclear, 1))
+    haze = 0.08 + 0.04 * _cloud(rng, 6.0)  # dye in the cytoplasm
+    filled = 1 - _holes(rng)
+    return np.clip(nuclear * chromatin + haze, 0, None) * filled, np.clip(eosin, 0, None) * filled
+
+
+def _scan(site: Site, dyes: tuple[Array, Array], rng: np.random.Generator, patient: Array) -> Bytes:
+    """Beer and Lambert: each dye takes its share of the light, colour by colour."""
+    density = np.zeros((3, SIZE, SIZE))
+    spectra = (site.haematoxylin, site.eosin)
+    for dye, spectrum, strength, own in zip(dyes, spectra, site.strength, patient, strict=True):
+        concentration = strength * own * np.exp(rng.normal(0, 0.04))
+        density += concentration * dye * np.array(spectrum)[:, None, None]
+    light = np.array(site.white)[:, None, None] * np.exp(-density)
+    light = blur(light, site.blur * rng.uniform(0.8, 1.4))  # no slide is flat: focus drifts
+    picture = np.clip(light, 0, 1) ** site.gamma + rng.normal(0, site.noise, light.shape)
+    return through_jpeg(to_bytes(picture), site.jpeg)
+
+
+def files(name: str, index: int) -> Iterator[tuple[str, Bytes]]:
+    """Patch `index` of a site, with its path below the site: the folder is the class."""
+    site, rng = SITES[name], stream("pathology", name, index)
+    patient, number = divmod(index, PATCHES)
+    slide = stream("pathology", name, "patient", patient)
+    stain = np.exp(slide.normal(0, site.strength_spread, 2))
+    label = number % 2
+    picture = _scan(site, _dyes(rng, bool(label)), rng, stain)
+    yield f"{CLASSES[label]}/p{patient:03d}_{number:02d}.png", picture
