@@ -15,11 +15,14 @@ import PIL
 from konsil.config import FederationConfig, TaskConfig
 from konsil.data import synthetic
 from konsil.data.cache import folder_once, write_atomically
-from konsil.data.decode import Recipe, Report, fingerprint, hash_files, write_arrays
+from konsil.data.decode import Report, write_arrays
 from konsil.data.findings import Findings
+from konsil.data.folders import list_folder
 from konsil.data.notes import warnings_about
-from konsil.data.sources import SPLITS, Item, Patients, list_csv, list_folder
+from konsil.data.recipe import Recipe, fingerprint, hash_files
+from konsil.data.sources import SPLITS, Item, Patients
 from konsil.data.splits import draw_splits
+from konsil.data.tables import list_csv
 from konsil.errors import DataError
 
 
@@ -144,7 +147,8 @@ class _Source:
 
 def _resolve(config: FederationConfig, task: TaskConfig) -> _Source:
     """The settings in force: a synthetic federation fills in what the experiment leaves out."""
-    folder, channels, pattern = config.folder, config.channels, config.patient_pattern
+    folder, pattern = config.folder, config.patient_pattern
+    channels: int = config.channels
     structures, classes = task.structures, task.classes
     if config.synthetic is not None:
         own = synthetic.FEDERATIONS[config.synthetic]
@@ -185,7 +189,7 @@ def _written(config: FederationConfig) -> Path:
     folder = config.cache_folder / "synthetic" / f"{name}-{state.hexdigest()[:16]}"
 
     def generate(building: Path) -> dict[str, Any]:
-        synthetic.write_federation(name, building, images=config.images)
+        synthetic.write_federation(name, building, images=counts)
         return {}
 
     folder_once(folder, generate)

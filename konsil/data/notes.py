@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from konsil.data.decode import Digests, Recipe
+from konsil.data.recipe import Digests, Recipe
 from konsil.data.sources import SPLITS, Item
 
 FEW_IMAGES = 5  # a score over fewer is mostly chance
