@@ -1,0 +1,36 @@
+"""How well weights answer: per-image values first, means afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from konsil.data import Images
+from konsil.tasks import Task
+from konsil.weights import BoundNetwork, Weights
+
+Columns = dict[str, np.ndarray]
+EVALUATION_BATCH = 16
+
+
+def batches(images: Images, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """All images of a split, in order."""
+    for index in torch.arange(len(images)).split(EVALUATION_BATCH):
+        yield images.batch(index, device)
+
+
+@torch.no_grad()
+def columns_of(judge: BoundNetwork, weights: Weights, images: Images, task: Task) -> Columns:
+    """Per-image values of these weights on these images."""
+    judge.load(weights)
+    judge.net.eval()
+    device = judge.flat.device
+    return joined([task.columns(judge.net(x), y) for x, y in batches(images, device)])
+
+
+def joined(pieces: list[dict[str, Tensor]]) -> Columns:
+    """The columns of several batches, one under the other."""
+    return {name: torch.cat([p[name] for p in pieces]).numpy() for name in pieces[0]}

@@ -1,0 +1,1 @@
+"""One file a method; each reads like its paper's listing. Found without a list of them."""

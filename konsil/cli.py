@@ -1,0 +1,146 @@
+"""The commands, nothing else. Heavy things are imported inside them: --help must be quick."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from konsil import __version__
+from konsil.errors import KonsilError
+
+app = typer.Typer(
+    help="Personalised federated learning for medical imaging.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+problems = Console(stderr=True)
+INTERRUPTED = 130
+RECIPES = Path(__file__).parent / "recipes"
+
+OutOption = Annotated[
+    Path | None, typer.Option("--out", help="Folder of the run. Default: runs/<name>.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file, e.g. rounds=10."),
+]
+
+
+@app.command()
+def run(
+    experiment: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")],
+    set_: SetOption = None,
+    out: OutOption = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that stopped.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, print the plan, train nothing.")
+    ] = False,
+) -> None:
+    """Train and compare the methods of an experiment file."""
+    _run(experiment, set_ or [], out, resume, dry_run)
+
+
+@app.command()
+def demo(
+    out: OutOption = None,
+    set_: SetOption = None,
+) -> None:
+    """Train and compare five methods on six synthetic eye hospitals, in minutes."""
+    folder = out or Path("runs/demo")
+    _run(RECIPES / "demo.yaml", set_ or [], folder, resume=(folder / "plan.yaml").exists())
+
+
+@app.command()
+def methods() -> None:
+    """List the methods: paper, what travels, settings."""
+    from konsil.report.methods import methods_table
+
+    console.print(methods_table())
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+    split: Annotated[str, typer.Option(help="Which images: test or val.")] = "test",
+    checkpoint: Annotated[str, typer.Option(help="Which checkpoints: best or last.")] = "best",
+) -> None:
+    """Print the results of a run, finished or not."""
+    from konsil.report.show import show_run
+
+    show_run(console, folder, split, checkpoint)
+
+
+def _run(
+    file: Path, overrides: list[str], out: Path | None, resume: bool, dry_run: bool = False
+) -> None:
+    from konsil.config import read_experiment
+
+    experiment = read_experiment(file, overrides)
+    with console.status("starting"):
+        from konsil.data import open_federation
+        from konsil.plan import Plan
+        from konsil.report.plan import print_plan
+    with console.status("reading the federation") as status:
+        federation = open_federation(
+            experiment.federation,
+            experiment.task,
+            lambda site, done, all_: status.update(f"decoding {site}: {done}/{all_}"),
+        )
+    plan = Plan.of(experiment, federation)
+    print_plan(console, plan, federation.warnings)
+    if not dry_run:
+        _train(plan, federation, out or Path("runs") / experiment.name, resume)
+
+
+def _train(plan: Any, federation: Any, folder: Path, resume: bool) -> None:
+    from konsil.observers.progress import ProgressBar
+    from konsil.report.figures import draw_figures
+    from konsil.report.show import show_run
+    from konsil.runner import Run
+
+    progress = ProgressBar(console)
+    work = Run(plan, folder, [progress])
+    work.prepare(resume, federation.write_splits)
+    progress.start()
+    try:
+        work.go()
+    except KeyboardInterrupt:
+        progress.close()
+        problems.print(
+            f"stopped; what is done is in {folder}: the same command with --resume goes on"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        progress.close()
+    with console.status("drawing"):
+        draw_figures(folder, plan)
+    show_run(console, folder)
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Personalised federated learning for medical imaging."""
+    if version:
+        console.print(f"konsil {__version__}", highlight=False)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run a command; errors meant for people are shown without a traceback."""
+    try:
+        app()
+    except KonsilError as error:
+        problems.print(f"[red]error:[/] {error}", highlight=False, markup=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

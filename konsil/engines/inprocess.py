@@ -1,0 +1,27 @@
+"""Sites take their turns in this process, on one resident network; nothing is serialised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from konsil.host import SiteHost
+from konsil.messages import Failure, Reply, Request
+from konsil.plan import Plan
+
+
+class InProcessEngine:
+    """One site after the other. A deadline means nothing here: nobody computes while one waits."""
+
+    def __init__(self, plan: Plan, run_folder: Path) -> None:
+        self.host = SiteHost(plan, run_folder)
+
+    def exchange(
+        self, requests: Sequence[Request], deadline: float | None = None
+    ) -> Iterator[Reply | Failure]:
+        """The replies, in the order of the requests."""
+        for request in requests:
+            yield self.host.handle(request)
+
+    def close(self) -> None:
+        """Nothing to end."""

@@ -1,0 +1,158 @@
+"""Worker processes, each with sites of its own; requests and replies travel as bytes."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing as mp
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+from konsil.errors import KonsilError
+from konsil.messages import Failure, Reply, Request
+from konsil.plan import POOLED_SITE, Plan
+
+REPLY, REFUSAL = b"R", b"E"
+
+
+class ProcessEngine:
+    """A site always works in the same process; the largest sites are dealt out first."""
+
+    def __init__(self, plan: Plan, run_folder: Path) -> None:
+        wanted = plan.experiment.engine.workers or os.cpu_count() or 1
+        count = min(wanted, len(plan.sites))
+        self.home = deal_out(plan, count)
+        self._setup = json.dumps({"plan": plan.to_json(), "run_folder": str(run_folder)})
+        self._workers: list[Worker | None] = [None] * count
+
+    def exchange(
+        self, requests: Sequence[Request], deadline: float | None = None
+    ) -> Iterator[Reply | Failure]:
+        """Replies as they arrive: each worker has one request at a time, the rest wait here."""
+        end = None if deadline is None else time.monotonic() + deadline
+        queues: dict[int, list[Request]] = {}
+        for request in requests:
+            queues.setdefault(self.home[request.site], []).append(request)
+        try:
+            while queues:
+                yield from self._turn(queues, end)
+        finally:
+            self._drop(queues)  # late workers, or the caller has left in the middle
+
+    def _turn(
+        self, queues: dict[int, list[Request]], end: float | None
+    ) -> Iterator[Reply | Failure]:
+        for number, queue in queues.items():
+            self._worker(number).send(queue[0])
+        busy = {self._worker(n).connection: n for n in queues}
+        left = None if end is None else max(0.0, end - time.monotonic())
+        ready = wait(list(busy), left)
+        for connection in ready:
+            number = busy[connection]  # type: ignore[index]
+            request = queues[number].pop(0)
+            answer = self._worker(number).receive(request)
+            if not queues[number]:
+                del queues[number]
+            if isinstance(answer, Failure):
+                self._end(number)
+            yield answer
+        if not ready:
+            yield from self._expire(queues)
+
+    def _expire(self, queues: dict[int, list[Request]]) -> Iterator[Failure]:
+        late = [request for queue in queues.values() for request in queue]
+        self._drop(queues)
+        yield from (Failure(r.site, "no answer before the deadline") for r in late)
+
+    def _drop(self, queues: dict[int, list[Request]]) -> None:
+        """A worker still busy with a question that nobody waits for is ended, not trusted."""
+        for number in list(queues):
+            self._end(number)
+            del queues[number]
+
+    def _worker(self, number: int) -> Worker:
+        worker = self._workers[number]
+        if worker is None:
+            worker = self._workers[number] = Worker(self._setup)
+        return worker
+
+    def _end(self, number: int) -> None:
+        worker, self._workers[number] = self._workers[number], None
+        if worker is not None:
+            worker.kill()
+
+    def close(self) -> None:
+        """End the workers."""
+        for number in range(len(self._workers)):
+            self._end(number)
+
+
+class Worker:
+    """One process and the pipe to it."""
+
+    def __init__(self, setup: str) -> None:
+        context = mp.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=work, args=(theirs, setup), daemon=True)
+        self.process.start()
+        theirs.close()
+        self._asked = ""
+
+    def send(self, request: Request) -> None:
+        """Ask, unless this very request is being worked on."""
+        if self._asked != request.site:
+            self._asked = request.site
+            with suppress(ConnectionError):  # `receive` will find the pipe closed and say so
+                self.connection.send_bytes(request.to_bytes())
+
+    def receive(self, request: Request) -> Reply | Failure:
+        """The answer, or why there is none."""
+        self._asked = ""
+        try:
+            message = self.connection.recv_bytes()
+        except (EOFError, ConnectionError):
+            self.process.join(5)
+            return Failure(request.site, f"its process ended ({self.process.exitcode})")
+        if message[:1] == REFUSAL:
+            raise KonsilError(message[1:].decode())
+        return Reply.from_bytes(bytearray(memoryview(message)[1:]))
+
+    def kill(self) -> None:
+        """End it now; its sites' state is on disk, whole."""
+        self.connection.close()
+        self.process.kill()
+        self.process.join()
+
+
+def deal_out(plan: Plan, workers: int) -> dict[str, int]:
+    """Which worker is home to which site: the largest first, each to the least laden."""
+    load = [0] * workers
+    home = {POOLED_SITE: 0}
+    for site in sorted(plan.sites, key=lambda s: -plan.images(s, "train")):
+        worker = load.index(min(load))
+        home[site] = worker
+        load[worker] += plan.images(site, "train")
+    return home
+
+
+def work(connection: Connection, setup: str) -> None:
+    """A worker's life: answer requests until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
+    from konsil.host import SiteHost
+
+    facts = json.loads(setup)
+    host = SiteHost(Plan.from_json(facts["plan"]), Path(facts["run_folder"]))
+    while True:
+        try:
+            message = connection.recv_bytes()
+        except (EOFError, ConnectionError):
+            return
+        try:
+            answer = REPLY + host.handle(Request.from_bytes(message)).to_bytes()
+        except KonsilError as error:
+            answer = REFUSAL + str(error).encode()
+        connection.send_bytes(answer)

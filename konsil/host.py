@@ -1,0 +1,180 @@
+"""What answers requests on behalf of sites: the same code under every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from konsil.compute import prepare_process
+from konsil.data import TrainingData, test_images, training_data
+from konsil.errors import StateError
+from konsil.evaluation import Columns, columns_of
+from konsil.evaluation.routing import gamma_sums, routed_columns
+from konsil.messages import Reply, Request
+from konsil.method import Upload
+from konsil.plan import Plan
+from konsil.randomness import global_stream
+from konsil.site import Site, SiteState, Workbench
+from konsil.supermodel import SuperModel
+from konsil.tasks import Task
+from konsil.weights import Weights
+
+
+class SiteHost:
+    """Hosts any of a plan's sites. Their state lies in each site's own folder, nowhere else."""
+
+    def __init__(self, plan: Plan, run_folder: Path) -> None:
+        self.plan = plan
+        self.run_folder = run_folder
+        prepare_process(plan.experiment.compute)
+        self._job = ""
+        self._bench: Workbench
+        self.training_data = lru_cache(maxsize=None)(self._training_data)
+
+    def handle(self, request: Request) -> Reply:
+        """Answer one request; asking again gives the same answer and trains nothing twice."""
+        if request.plan != self.plan.hash:
+            raise StateError(
+                f"site {request.site}, round {request.round}: refused, the request is of plan "
+                f"{request.plan}, this site agreed to {self.plan.hash}"
+            )
+        answers: dict[str, Callable[[Request], Reply]] = {
+            "round": self._round,
+            "finish": self._round,
+            "collect": self._collect,
+            "calibrate": self._calibrate,
+            "evaluate": self._evaluate,
+        }
+        return answers[request.kind](request)
+
+    def _round(self, request: Request) -> Reply:
+        state = self._state(request)
+        if state.round == request.round:
+            return _reply(request, state.facts, state.upload)
+        if state.round > request.round:
+            raise StateError(
+                f"site {request.site}: asked for round {request.round}, but its state is at round "
+                f"{state.round}; this run folder is mixed with another run's"
+            )
+        bench = self._workbench(request)
+        site = self._site(request, state)
+        with global_stream(bench.method.context.seed, request.site, request.round, "local"):
+            bench.method.receive(site, request.parts)
+            state.facts = self._validate(site, request, state)
+            upload = Upload()
+            if request.kind == "round":
+                upload = bench.method.local(site, request.parts)
+                site.finish_learners(upload)
+        state.facts["weights"] = upload.weights
+        state.upload, state.round = upload.parts, request.round
+        if request.kind == "finish":
+            self._hand_out(request, state)
+        self._save(request, state)
+        return _reply(request, state.facts, state.upload)
+
+    def _validate(self, site: Site, request: Request, state: SiteState) -> dict[str, Any]:
+        """Means over the validation images of what the site received, and its private best."""
+        if not request.facts["validate"]:
+            return {"measures": {}, "images": 0}
+        method = self._bench.method
+        measures: dict[str, float] = {}
+        state.last = {}
+        for role, weights in method.opinions(site, request.parts).items():
+            measures[role] = site.score(site.localised(role, weights))
+            if role in method.private_roles:
+                state.last[role] = weights
+                if measures[role] >= state.best_scores.get(role, -1.0):
+                    state.best[role], state.best_scores[role] = weights, measures[role]
+        measures |= method.measures(site, request.parts)
+        return {"measures": measures, "images": site.validation_images}
+
+    def _hand_out(self, request: Request, state: SiteState) -> None:
+        """The site's own models as files in its own folder, for the site to use."""
+        for checkpoint, models in (("best", state.best), ("last", state.last)):
+            folder = self._path(request).parent / checkpoint
+            for role, weights in models.items():
+                folder.mkdir(parents=True, exist_ok=True)
+                weights.save(folder / f"{role}.safetensors")
+
+    def _collect(self, request: Request) -> Reply:
+        """The site's specialist, to be put into the super model."""
+        return _reply(request, {}, {"personal": self._private(request)["personal"]})
+
+    def _calibrate(self, request: Request) -> Reply:
+        """Sums of validation scores for every gamma: enough to choose it, and no more."""
+        model = self._super_model(request)
+        val = self.training_data(request.site).val
+        sums = gamma_sums(model, val, self._task(request), request.facts["gammas"])
+        return _reply(request, {"sums": sums, "images": len(val)}, {})
+
+    def _evaluate(self, request: Request) -> Reply:
+        """Per-image values of one role on one split, without names of images."""
+        facts = request.facts
+        if facts["split"] == "test":
+            images = test_images(self.plan.data_folder, request.site)
+        else:
+            images = self.training_data(request.site).val
+        if facts["role"] == "super":
+            model = self._super_model(request)
+            columns = routed_columns(model, images, self._task(request), request.site)
+        else:
+            evaluator = self._workbench(request).evaluator
+            columns = columns_of(evaluator, self._answering(request), images, self._task(request))
+        return _reply(request, {"columns": _plain(columns)}, {})
+
+    def _answering(self, request: Request) -> Weights:
+        role = request.facts["role"]
+        if role not in request.parts:
+            return self._private(request)[role]
+        return self._site(request, self._state(request)).localised(role, request.parts[role])
+
+    def _private(self, request: Request) -> dict[str, Weights]:
+        state = self._state(request)
+        return state.best if request.facts["checkpoint"] == "best" else state.last
+
+    def _site(self, request: Request, state: SiteState) -> Site:
+        bench = self._workbench(request)
+        data = self.training_data(request.site)
+        return Site(request.site, request.round, bench, data, state, request.parts)
+
+    def _super_model(self, request: Request) -> SuperModel:
+        device = self.plan.experiment.compute.device
+        return SuperModel.from_parts(request.facts["model"], request.parts, device)
+
+    def _task(self, request: Request) -> Task:
+        return self._workbench(request).method.context.task
+
+    def _workbench(self, request: Request) -> Workbench:
+        """The networks of this job; those of the job before make room for them."""
+        if request.job != self._job:
+            method = self.plan.method(self.plan.job(request.job))
+            self._bench = Workbench(method, self.plan.experiment.compute)
+            self._job = request.job
+        return self._bench
+
+    def _training_data(self, site: str) -> TrainingData:
+        return training_data(self.plan.data_folder, self.plan.members(site))
+
+    def _path(self, request: Request) -> Path:
+        return site_folder(self.run_folder / request.job, request.site) / "state.knsl"
+
+    def _state(self, request: Request) -> SiteState:
+        return SiteState.load(self._path(request), self.plan.hash)
+
+    def _save(self, request: Request, state: SiteState) -> None:
+        state.save(self._path(request), self.plan.hash, self.plan.experiment.engine.durable)
+
+
+def site_folder(job_folder: Path, site: str) -> Path:
+    """A site's own folder: its private state stays there."""
+    return job_folder / "sites" / site
+
+
+def _reply(request: Request, facts: dict[str, Any], parts: dict[str, Weights]) -> Reply:
+    return Reply(request.kind, request.job, request.site, request.round, request.plan, parts, facts)
+
+
+def _plain(columns: Columns) -> dict[str, list[float]]:
+    return {name: values.tolist() for name, values in columns.items()}

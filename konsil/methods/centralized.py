@@ -1,0 +1,31 @@
+"""Centralized training: all images in one place, which hospitals cannot do. The yardstick."""
+
+from konsil.method import Method, Trained, Upload, method
+from konsil.site import Site
+from konsil.weights import Parts, Weights
+
+
+@method("centralized", paper="the yardstick: pooled images")
+class Centralized(Method):
+    """One model trained on the pooled training images, as many epochs as the others."""
+
+    pooled = True
+    shared_roles = ("centralized",)
+    best_by = (("centralized", "centralized"),)
+
+    def networks(self) -> dict[str, Trained]:
+        """One."""
+        return {"centralized": Trained(self.context.network)}
+
+    def start(self) -> dict[str, Weights]:
+        """The initial weights that every method begins with."""
+        return {"centralized": self.context.initial(self.context.network)}
+
+    def local(self, site: Site, shared: Parts) -> Upload:
+        """One more round on all images."""
+        model = site.train(site.learner("centralized", shared["centralized"]))
+        return Upload().add("centralized", model.weights(), weight=site.images)
+
+    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+        """The one model."""
+        return {"centralized": shared["centralized"]}

@@ -1,0 +1,37 @@
+"""Local training: each hospital alone. Nothing travels."""
+
+from konsil.method import Method, Trained, Upload, method
+from konsil.site import Site
+from konsil.weights import Parts, Weights
+
+
+@method("local", paper="the control: no federation")
+class Local(Method):
+    """One model a site, trained on that site's images and used there."""
+
+    shared_roles = ()
+    private_roles = ("local",)
+    best_by = ()
+
+    def networks(self) -> dict[str, Trained]:
+        """One."""
+        return {"local": Trained(self.context.network)}
+
+    def start(self) -> dict[str, Weights]:
+        """Nothing is shared: a site draws the common initial weights itself."""
+        return {}
+
+    def receive(self, site: Site, shared: Parts) -> None:
+        """Begin with the initial weights that every method begins with."""
+        if "local" not in site.private:
+            site.private["local"] = self.context.initial(self.context.network)
+
+    def local(self, site: Site, shared: Parts) -> Upload:
+        """One more round on the site's own images."""
+        model = site.train(site.learner("local", site.private["local"]))
+        site.private["local"] = model.weights()
+        return Upload()
+
+    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+        """The site's own model."""
+        return {"local": site.private["local"]}

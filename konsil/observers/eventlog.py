@@ -1,0 +1,35 @@
+"""events.jsonl: one line an event, appended and flushed as it happens."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+
+class EventLog:
+    """Appends events to a file; a line that a kill cut short is dropped when it goes on."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            _drop_cut_line(path)
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  closed by `close`
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Write one event with the time."""
+        stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._file.write(json.dumps({"time": stamp, **event}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """No more events."""
+        self._file.close()
+
+
+def _drop_cut_line(path: Path) -> None:
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        path.write_bytes(whole)

@@ -1,0 +1,106 @@
+"""What a person sees while a run goes on: rounds, sites, validation, time left."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+class ProgressBar:
+    """Bars on a terminal; a line every tenth of a job where there is none."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            TextColumn("{task.fields[news]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._job = ""
+        self._rounds = 0
+        self._began = 0.0
+        self._first = 0
+        self._means = ""
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        """Show one event, if it is one to be shown."""
+        show = getattr(self, f"_{event['event']}", None)
+        if show is not None:
+            show(event)
+
+    def start(self) -> None:
+        """Begin to draw."""
+        self.bars.start()
+
+    def close(self) -> None:
+        """Stop drawing."""
+        self.bars.stop()
+
+    def _job_started(self, event: dict[str, Any]) -> None:
+        self._job, self._rounds = event["job"], event["rounds"]
+        self._began, self._first, self._means = time.monotonic(), event["done"], ""
+        if self._task is not None:
+            self.bars.remove_task(self._task)
+        self._task = self.bars.add_task(
+            self._job, total=self._rounds, completed=event["done"], news=""
+        )
+
+    def _site_done(self, event: dict[str, Any]) -> None:
+        if self._task is not None:
+            self.bars.update(self._task, news=f"{self._means} [dim]{event['site']}[/]")
+
+    def _validated(self, event: dict[str, Any]) -> None:
+        self._means = "  ".join(f"{name} {value:.3f}" for name, value in event["means"].items())
+
+    def _round_done(self, event: dict[str, Any]) -> None:
+        if self._task is not None:
+            self.bars.update(self._task, completed=event["round"], news=self._means)
+        tenth = max(1, self._rounds // 10)
+        if not self.console.is_terminal and event["round"] % tenth == 0:
+            done = event["round"] - self._first
+            left = (time.monotonic() - self._began) / done * (self._rounds - event["round"])
+            self.console.print(
+                f"{self._job}: round {event['round']}/{self._rounds}, "
+                f"about {left:.0f} s left; validation: {self._means}",
+                highlight=False,
+            )
+
+    def _site_missing(self, event: dict[str, Any]) -> None:
+        self.console.print(
+            f"[yellow]{self._job}, round {event['round']}: {event['site']} is missing: "
+            f"{event['reason']}[/]"
+        )
+
+    def _upload_refused(self, event: dict[str, Any]) -> None:
+        self.console.print(f"[red]{event['reason']}[/]")
+
+    def _examining(self, event: dict[str, Any]) -> None:
+        if self._task is not None:
+            self.bars.update(self._task, news=f"evaluating the {event['checkpoint']} checkpoints")
+
+    def _job_done(self, event: dict[str, Any]) -> None:
+        score = event["score"]
+        self.console.print(
+            f"{event['job']}: done in {event['seconds']:.0f} s; validation "
+            + ", ".join(f"{role} {value:.3f}" for role, value in score.items()),
+            highlight=False,
+        )

@@ -1,0 +1,101 @@
+"""The resolved plan, as it is printed before round 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from konsil.method import Method, broadcast
+from konsil.plan import Plan
+
+SPLITS = ("train", "val", "test")
+
+
+def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> None:
+    """Sites, settings, what travels, what the server sees."""
+    console.print(headline(plan), highlight=False)
+    console.print(sites_table(plan))
+    console.print(traffic_table(plan))
+    for method in _methods(plan):
+        warnings = [*warnings, *(f"{method.name}: {w}" for w in method.warnings())]
+    e = plan.experiment
+    if e.server.deadline and e.engine.name == "inprocess":
+        warnings = [*warnings, "server.deadline means nothing to the inprocess engine"]
+    for warning in warnings:
+        console.print(f"[yellow]note:[/] {warning}", highlight=False)
+
+
+def headline(plan: Plan) -> str:
+    """The settings every method shares, in three lines."""
+    e, t = plan.experiment, plan.experiment.training
+    normalise = "per-image normalisation" if e.task.normalise else "no normalisation"
+    size = e.federation.image_size
+    engine = e.engine.name + (f", {e.engine.workers} workers" if e.engine.workers else "")
+    return (
+        f"[bold]{e.name}[/]  plan {plan.hash}\n"
+        f"{e.task.name} of {', '.join(plan.labels)} with {e.network_name}, loss "
+        f"{e.task.loss_name}, {size} x {size} x {plan.channels}, {normalise}, "
+        f"augmentation {t.augment}\n"
+        f"{e.rounds} rounds of {t.local_epochs} local epoch(s), batch {t.batch_size}, "
+        f"{t.optimizer} {t.lr:g}, seeds {', '.join(map(str, e.seeds))}; {engine}, "
+        f"{e.compute.device}, {e.compute.threads} thread(s) a site"
+    )
+
+
+def sites_table(plan: Plan) -> Table:
+    """Sites with their numbers of images."""
+    table = Table("site", *(f"{s} images" for s in SPLITS), title="Sites", title_justify="left")
+    for site in plan.sites:
+        table.add_row(site, *(str(plan.counts[site][s]) for s in SPLITS))
+    table.add_section()
+    totals = [str(sum(plan.counts[site][s] for site in plan.sites)) for s in SPLITS]
+    table.add_row("all", *totals)
+    return table
+
+
+def traffic_table(plan: Plan) -> Table:
+    """What a site receives and sends in a round, and what the server sees of it."""
+    table = Table(
+        "method", "parts, in values", "a site receives", "sends", "the server sees",
+        title="One round", title_justify="left",
+    )  # fmt: skip
+    for config, method in zip(plan.experiment.methods, _methods(plan), strict=True):
+        down = {n: p.layout.size for n, p in broadcast(method.initial_parts()).items()}
+        up = {n: lay.size for n, lay in method.uploads(broadcast(method.initial_parts())).items()}
+        parts = ", ".join(f"{n} {_count(v)}" for n, v in {**down, **up}.items())
+        if method.pooled:
+            table.add_row(config.title, parts, "-", "-", SEES_IMAGES)
+            continue
+        row = (config.title, parts or "-", _bytes(down), _bytes(up), sees(method, list(up)))
+        table.add_row(*row)
+    return table
+
+
+SEES_IMAGES = "all images: between hospitals this is not possible"
+
+
+def sees(method: Method, uploads: list[str]) -> str:
+    """In words, what the server learns."""
+    if not uploads:
+        return "validation scores only"
+    text = f"each site's {', '.join(uploads)}; it keeps their means"
+    if method.needs == "individual":
+        text = f"each site's {', '.join(uploads)}, and it needs them one by one"
+    if method.super_model:
+        text += "; at the end each site's specialist"
+    return text + "; validation scores"
+
+
+def _methods(plan: Plan) -> list[Method]:
+    return [plan.method(job) for job in plan.jobs[:: len(plan.experiment.seeds)]]
+
+
+def _count(values: int) -> str:
+    return f"{values / 1e6:.2f} M" if values >= 1e5 else f"{values / 1e3:.1f} k"
+
+
+def _bytes(parts: dict[str, int]) -> str:
+    size = 4 * sum(parts.values())
+    return f"{size / 1e6:.2f} MB" if size else "nothing"

@@ -1,0 +1,66 @@
+"""What `konsil show` prints of a run folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from konsil.errors import RunError
+from konsil.evaluation.results import Row, read_results
+from konsil.plan import Plan
+from konsil.report.tables import result_table, selector_lines
+from konsil.runner import RESULT_FILES, read_plan
+from konsil.server import Record
+
+
+def show_run(console: Console, folder: Path, split: str = "test", checkpoint: str = "best") -> None:
+    """The table in the papers' layout, the selector, jobs that are not done, the pictures."""
+    if split not in ("test", "val"):
+        raise RunError(f"--split {split}: test or val")
+    if checkpoint not in RESULT_FILES:
+        raise RunError(f"--checkpoint {checkpoint}: best or last")
+    plan = Plan.from_json(read_plan(folder))
+    path = folder / RESULT_FILES[checkpoint]
+    rows = read_results(path) if path.exists() else []
+    if rows:
+        for metric in main_metrics(plan):
+            console.print(result_table(rows, plan.sites, metric, split))
+        for line in selector_lines(rows):
+            console.print(line, highlight=False)
+    for line in unfinished(plan, folder, rows):
+        console.print(line, highlight=False)
+    pictures = sorted(p.name for p in (folder / "figures").glob("*.png"))
+    if pictures:
+        console.print(f"pictures: {folder / 'figures'} ({', '.join(pictures)})", highlight=False)
+
+
+def main_metrics(plan: Plan) -> list[str]:
+    """What is printed: the mean Dice, or accuracy and AUC."""
+    return ["dice"] if plan.experiment.task.name == "segmentation" else ["accuracy", "auc"]
+
+
+def unfinished(plan: Plan, folder: Path, rows: list[Row]) -> list[str]:
+    """A line for every job that has no result yet."""
+    done = {(row.method, row.seed) for row in rows}
+    lines = []
+    for job in plan.jobs:
+        if (job.method, job.seed) in done:
+            continue
+        record = folder / job.name / "server" / "record.knsl"
+        reached = Record.load(record, plan.hash).round if record.exists() else 0
+        lines.append(f"{job.name}: round {reached} of {plan.experiment.rounds}")
+    return lines
+
+
+def gammas(folder: Path, plan: Plan) -> dict[str, float]:
+    """Job -> the gamma that validation images chose for its super model."""
+    found = {}
+    for job in plan.jobs:
+        path = folder / job.name / "result.json"
+        if path.exists():
+            gamma = json.loads(path.read_text(encoding="utf-8"))["gamma"]
+            if "best" in gamma:
+                found[job.name] = gamma["best"]
+    return found

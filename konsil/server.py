@@ -1,0 +1,281 @@
+"""What the coordinator does: rounds, guards, means, records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from math import isfinite, sqrt
+from pathlib import Path
+from typing import Any
+
+from konsil.config import ServerConfig
+from konsil.engines import Engine
+from konsil.errors import RoundFailed, StateError, UploadRefused
+from konsil.messages import Failure, Kind, Reply, Request
+from konsil.method import Method, broadcast
+from konsil.plan import Job, Plan
+from konsil.storage import read_parts, write_parts
+from konsil.weights import Layout, Parts, WeightedMean, Weights
+
+Notify = Callable[..., None]
+
+
+@dataclass
+class Record:
+    """All the server must remember of a job: written whole after every round."""
+
+    round: int = 0  # the last round that is complete
+    shared: dict[str, Weights] = field(default_factory=dict)
+    best: dict[str, Weights] = field(default_factory=dict)  # shared parts, by validation
+    best_scores: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)  # validation, round by round
+    finished: bool = False
+
+    def save(self, path: Path, plan: str, durable: bool) -> None:
+        """Replace the record on disk."""
+        header = {
+            "plan": plan,
+            "round": self.round,
+            "best_scores": self.best_scores,
+            "history": self.history,
+            "finished": self.finished,
+        }
+        parts = {f"shared/{n}": w for n, w in self.shared.items()}
+        parts |= {f"best/{n}": w for n, w in self.best.items()}
+        write_parts(path, header, parts, durable)
+
+    @classmethod
+    def load(cls, path: Path, plan: str) -> Record:
+        """The record on disk."""
+        header, parts = read_parts(path)
+        if header.pop("plan") != plan:
+            raise StateError(f"{path}: this record belongs to another plan")
+        shared = {n.removeprefix("shared/"): w for n, w in parts.items() if n.startswith("shared/")}
+        best = {n.removeprefix("best/"): w for n, w in parts.items() if n.startswith("best/")}
+        return cls(shared=shared, best=best, **header)
+
+
+class Intake:
+    """One round's uploads: checked before they touch a sum, summed in roster order.
+
+    Replies may come in any order; one that is early waits for those before it in the roster, so
+    that the sums are the same bits whoever answered first.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        request: Request,
+        roster: Iterable[str],
+        layouts: dict[str, Layout],
+        config: ServerConfig,
+    ) -> None:
+        self.method, self.request, self.layouts, self.config = method, request, layouts, config
+        self.waiting = list(roster)  # not yet summed, in roster order
+        self.arrived: dict[str, Reply | None] = {}  # None: will not come
+        self.summed: list[str] = []
+        self.facts: dict[str, dict[str, Any]] = {}
+        self._means = {name: WeightedMean(layout) for name, layout in layouts.items()}
+
+    def accept(self, reply: Reply) -> None:
+        """Take one upload, or refuse it by name; a refused one changes nothing."""
+        self._check_envelope(reply)
+        for name, part in reply.parts.items():
+            self._check_part(reply, name, part)
+        self.arrived[reply.site] = reply
+        self._sum_in_order()
+
+    def absent(self, site: str) -> None:
+        """This site will not answer in this round."""
+        self.arrived[site] = None
+        self._sum_in_order()
+
+    def means(self) -> dict[str, Weights]:
+        """The weighted mean of every part, over the sites that answered."""
+        return {name: mean.result() for name, mean in self._means.items() if mean.total > 0}
+
+    def _sum_in_order(self) -> None:
+        while self.waiting and self.waiting[0] in self.arrived:
+            site = self.waiting.pop(0)
+            reply = self.arrived[site]
+            if reply is None:
+                continue
+            for name, mean in self._means.items():
+                mean.add(reply.parts[name], reply.facts["weights"][name])
+            self.summed.append(site)
+            self.facts[site] = reply.facts
+            self.arrived[site] = None  # its weights are in the sums: let them go
+
+    def _check_envelope(self, reply: Reply) -> None:
+        known = {*self.waiting, *self.arrived}
+        if reply.site not in known:
+            raise self._refusal(reply, f"not in the roster ({', '.join(sorted(known))})")
+        if reply.site in self.arrived:
+            raise self._refusal(reply, "a second upload for this round")
+        if (reply.job, reply.round) != (self.request.job, self.request.round):
+            raise self._refusal(
+                reply,
+                f"it is for {reply.job}, round {reply.round}; this is {self.request.job}, "
+                f"round {self.request.round}",
+            )
+        if reply.plan != self.request.plan:
+            raise self._refusal(reply, f"plan {reply.plan}, not {self.request.plan}")
+        names, expected = set(reply.parts), set(self.layouts)
+        if names != expected:
+            raise self._refusal(reply, f"parts {sorted(names)}, expected {sorted(expected)}")
+
+    def _check_part(self, reply: Reply, name: str, part: Weights) -> None:
+        if part.layout.key != self.layouts[name].key:
+            raise self._refusal(reply, f"{name}: {_difference(part.layout, self.layouts[name])}")
+        weight = reply.facts.get("weights", {}).get(name)
+        if not isinstance(weight, int | float) or not isfinite(weight) or weight <= 0:
+            raise self._refusal(reply, f"{name}: its weight is {weight}, not a positive number")
+        norm = float(part.flat.norm())
+        if not isfinite(norm):
+            raise self._refusal(reply, f"{name}: values that are not finite")
+        rms = norm / sqrt(max(1, part.layout.size))
+        if rms > self.config.max_rms:
+            raise self._refusal(
+                reply, f"{name}: root mean square {rms:.3g} is above {self.config.max_rms:.3g}"
+            )
+
+    def _refusal(self, reply: Reply, why: str) -> UploadRefused:
+        return UploadRefused(f"site {reply.site}, round {self.request.round}: refused: {why}")
+
+
+def _difference(got: Layout, expected: Layout) -> str:
+    """The first thing in which two layouts differ."""
+    for ours, theirs in zip(expected.entries, got.entries, strict=False):
+        if ours != theirs:
+            return f"{theirs.name} {theirs.shape} where {ours.name} {ours.shape} belongs"
+    return f"{len(got.entries)} entries where {len(expected.entries)} belong"
+
+
+class Server:
+    """Trains one job: one method with one seed."""
+
+    def __init__(
+        self, plan: Plan, job: Job, engine: Engine, run_folder: Path, notify: Notify
+    ) -> None:
+        self.plan, self.job, self.engine, self.notify = plan, job, engine, notify
+        self.config = plan.experiment.server
+        self.method = plan.method(job)
+        self.roster = self.method.context.sites
+        self.path = run_folder / job.name / "server" / "record.knsl"
+        self.record = self._start()
+
+    def _start(self) -> Record:
+        if self.path.exists():
+            return Record.load(self.path, self.plan.hash)
+        return Record(shared=self.method.initial_parts())
+
+    def train(self) -> Record:
+        """Every round that is not done yet, then validation of the last means."""
+        for number in range(self.record.round + 1, self.plan.experiment.rounds + 1):
+            self._round(number)
+        if not self.record.finished:
+            self._finish()
+        return self.record
+
+    def _round(self, number: int) -> None:
+        self.notify("round_started", round=number)
+        validate = (number - 1) % self.plan.experiment.training.validate_every == 0
+        intake = self._ask("round", number, validate)
+        self._learn_of(intake, number - 1)
+        self.record.shared = self.method.merge(self.record.shared, intake.means())
+        self.record.round = number
+        self._save()
+        self.notify("round_done", round=number, sites=intake.summed)
+
+    def _finish(self) -> None:
+        number = self.plan.experiment.rounds + 1
+        intake = self._ask("finish", number, validate=True)
+        self._learn_of(intake, number - 1)
+        self.record.finished = True
+        self._save()
+
+    def _save(self) -> None:
+        self.record.save(self.path, self.plan.hash, self.plan.experiment.engine.durable)
+
+    def _ask(self, kind: Kind, number: int, validate: bool) -> Intake:
+        """Send one round's requests and take in what comes back."""
+        parts = broadcast(self.record.shared)
+        requests = [self._request(kind, site, number, parts, validate) for site in self.roster]
+        layouts = self.method.uploads(parts) if kind == "round" else {}
+        intake = Intake(self.method, requests[0], self.roster, layouts, self.config)
+        away = {s for s in self.roster if kind == "round" and self._away(s, number)}
+        for site in sorted(away):
+            self._miss(intake, site, number, "absent by the experiment's plan")
+        present = [r for r in requests if r.site not in away]
+        for answer in self.engine.exchange(present, self.config.deadline):
+            self._take(intake, answer, number)
+        self._enough(intake, number)
+        return intake
+
+    def _request(self, kind: Kind, site: str, number: int, parts: Parts, validate: bool) -> Request:
+        facts = {"validate": validate}
+        return Request(kind, self.job.name, site, number, self.plan.hash, parts, facts)
+
+    def _away(self, site: str, number: int) -> bool:
+        return number in self.config.absences.get(site, [])
+
+    def _take(self, intake: Intake, answer: Reply | Failure, number: int) -> None:
+        if isinstance(answer, Failure):
+            self._miss(intake, answer.site, number, answer.reason)
+            return
+        try:
+            intake.accept(answer)
+            self.notify("site_done", round=number, site=answer.site)
+        except UploadRefused as refusal:
+            self.notify("upload_refused", round=number, site=answer.site, reason=str(refusal))
+            if self.config.on_bad_upload == "stop":
+                raise
+            if answer.site in intake.waiting:
+                intake.absent(answer.site)
+
+    def _miss(self, intake: Intake, site: str, number: int, reason: str) -> None:
+        self.notify("site_missing", round=number, site=site, reason=reason)
+        intake.absent(site)
+
+    def _enough(self, intake: Intake, number: int) -> None:
+        away = sum(self._away(s, number) for s in self.roster)
+        needed = min(self.config.min_sites or len(self.roster) - away, len(self.roster))
+        if len(intake.summed) < max(1, needed):
+            missing = [s for s in self.roster if s not in intake.summed]
+            raise RoundFailed(
+                f"{self.job.name}, round {number}: {len(intake.summed)} of {len(self.roster)} "
+                f"sites answered, {needed} are needed (missing: {', '.join(missing)}); "
+                "lower server.min_sites or bring them back, then --resume"
+            )
+
+    def _learn_of(self, intake: Intake, number: int) -> None:
+        """Note the validation of the shared parts as they were after round `number`."""
+        by_site = {
+            site: {"images": facts["images"], **facts["measures"]}
+            for site, facts in intake.facts.items()
+            if facts["images"]
+        }
+        if not by_site:
+            return
+        means = pooled_means(by_site)
+        self.record.history.append({"round": number, "sites": by_site, "means": means})
+        self._keep_best(means)
+        self.notify("validated", round=number, means=means)
+
+    def _keep_best(self, means: dict[str, float]) -> None:
+        """Shared parts that are at least as good on validation images as any before."""
+        for part, measure in self.method.best_by:
+            if means[measure] >= self.record.best_scores.get(part, -1.0):
+                self.record.best_scores[part] = means[measure]
+                self.record.best[part] = self.record.shared[part]
+
+
+def pooled_means(by_site: dict[str, dict[str, float]]) -> dict[str, float]:
+    """Means over all validation images: site means weighted by their number of images."""
+    names = sorted({name for values in by_site.values() for name in values} - {"images"})
+    means = {}
+    for name in names:
+        having = [v for v in by_site.values() if name in v]
+        images = sum(v["images"] for v in having)
+        means[name] = sum(v[name] * v["images"] for v in having) / images
+    return means

@@ -1,0 +1,220 @@
+"""What one hospital does: its data, its private state on its own disk, the local loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from konsil.config import ComputeConfig
+from konsil.data import TrainingData, augment_light
+from konsil.errors import StateError
+from konsil.evaluation import batches, columns_of
+from konsil.learner import Learner, recompute_statistics
+from konsil.method import Context, Method, Upload, moments_of
+from konsil.networks import build_network
+from konsil.randomness import generator
+from konsil.storage import read_parts, write_parts
+from konsil.tasks import Task
+from konsil.weights import BoundNetwork, Parts, Weights
+
+
+class Workbench:
+    """The resident networks of one process: every site it hosts takes its turn with them."""
+
+    def __init__(self, method: Method, compute: ComputeConfig) -> None:
+        self.method = method
+        self.device = torch.device(compute.device)
+        self.trained = method.networks()
+        self._learners: dict[str, Learner] = {}
+
+    def learner(self, name: str) -> Learner:
+        """The learner of that name, made when it is first needed."""
+        if name not in self._learners:
+            trained = self.trained[name]
+            bound = BoundNetwork(build_network(trained.spec), self.device)
+            self._learners[name] = Learner(bound, self.method.context.training, trained.lr)
+        return self._learners[name]
+
+    @cached_property
+    def evaluator(self) -> BoundNetwork:
+        """The network that answers in validation and evaluation, apart from what is trained."""
+        return BoundNetwork(build_network(self.method.context.network), self.device)
+
+
+@dataclass
+class SiteState:
+    """What a site keeps between rounds, and the reply it owes for the last one.
+
+    The file is the only home of this state: it is read before a round and replaced after it, so
+    that a killed run is simply one that reads it again.
+    """
+
+    round: int = 0  # the last round done
+    private: dict[str, Weights] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+    best: dict[str, Weights] = field(default_factory=dict)  # private roles, by validation
+    last: dict[str, Weights] = field(default_factory=dict)
+    best_scores: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # of the reply
+    upload: dict[str, Weights] = field(default_factory=dict)
+
+    SECTIONS = ("private", "best", "last", "upload")
+
+    @classmethod
+    def load(cls, path: Path, plan: str) -> SiteState:
+        """The state on disk; a fresh one if there is none."""
+        if not path.exists():
+            return cls()
+        header, parts = read_parts(path)
+        if header.pop("plan") != plan:
+            raise StateError(f"{path}: this site's state belongs to another plan; move it away")
+        for section in cls.SECTIONS:
+            names = header[section]
+            header[section] = {name: parts[stored] for name, stored in names.items()}
+        return cls(**header)
+
+    def save(self, path: Path, plan: str, durable: bool) -> None:
+        """Replace the state on disk; weights that stand in several places are written once."""
+        stored: dict[int, str] = {}
+        parts: dict[str, Weights] = {}
+        header: dict[str, Any] = {
+            "plan": plan,
+            "round": self.round,
+            "notes": self.notes,
+            "best_scores": self.best_scores,
+            "facts": self.facts,
+        }
+        for section in self.SECTIONS:
+            header[section] = {}
+            for name, weights in getattr(self, section).items():
+                key = stored.setdefault(weights.flat.data_ptr(), f"{section}/{name}")
+                parts[key] = weights
+                header[section][name] = key
+        write_parts(path, header, parts, durable)
+
+
+class Site:
+    """One hospital in one round, as a method sees it. No test image can be reached from here."""
+
+    def __init__(
+        self,
+        name: str,
+        round: int,
+        bench: Workbench,
+        data: TrainingData,
+        state: SiteState,
+        shared: Parts,
+    ) -> None:
+        self.name = name
+        self.round = round  # 1, 2, ...
+        self.private = state.private
+        self.notes = state.notes
+        self._bench = bench
+        self._data = data
+        self._shared = shared
+        self._used: dict[str, Learner] = {}
+
+    @property
+    def context(self) -> Context:
+        """What the method knows of the experiment."""
+        return self._bench.method.context
+
+    @property
+    def task(self) -> Task:
+        """What is learned."""
+        return self.context.task
+
+    @property
+    def images(self) -> int:
+        """n_k: the number of training images."""
+        return len(self._data.train)
+
+    @property
+    def index(self) -> int:
+        """The site's place in the roster: its label for the selector."""
+        return self.context.sites.index(self.name)
+
+    def learner(self, network: str, weights: Weights) -> Learner:
+        """The learner of that name with these weights, and moments by its policy."""
+        learner = self._bench.learner(network)
+        policy = self._bench.trained[network].optimizer
+        source = {"persist": self.private, "average": self._shared, "reset": {}}[policy]
+        learner.load(self.localised(network, weights), source.get(moments_of(network)))
+        self._used[network] = learner
+        return learner
+
+    def train(self, learner: Learner) -> Learner:
+        """The plain local work: every batch of the round, one step each."""
+        for x, y in self.batches():
+            learner.step(self.task.loss(learner(x), y))
+        return learner
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """This round's batches: the same for every method."""
+        training, images = self.context.training, self._data.train
+        name = (self.context.seed, self.name, self.round)
+        noise = generator(*name, "augmentation")
+        for epoch in range(training.local_epochs):
+            order = torch.randperm(len(images), generator=generator(*name, "order", epoch))
+            for index in order.split(training.batch_size):
+                x, y = images.batch(index, self._bench.device)
+                yield augment_light(x, y, noise) if training.augment == "light" else (x, y)
+
+    def columns(self, weights: Weights) -> dict[str, np.ndarray]:
+        """Per-image validation values of these weights."""
+        return columns_of(self._bench.evaluator, weights, self._data.val, self.task)
+
+    def score(self, weights: Weights) -> float:
+        """The main metric of these weights on the site's validation split."""
+        return float(self.columns(weights)[self.task.main_metric].mean())
+
+    @property
+    def validation_images(self) -> int:
+        """The number of validation images."""
+        return len(self._data.val)
+
+    def judge(self, network: str, weights: Weights) -> nn.Module:
+        """The network of that name with these weights, in evaluation mode, not to be trained."""
+        bound = self._bench.learner(network).bound
+        bound.load(weights)
+        return bound.net.eval()
+
+    def validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The validation images, in order."""
+        return batches(self._data.val, self._bench.device)
+
+    def recalibrated(self, weights: Weights) -> Weights:
+        """These weights with norm statistics recomputed on the site's training images."""
+        if weights.layout.statistics.start == weights.layout.statistics.stop:
+            return weights
+        evaluator = self._bench.evaluator
+        evaluator.load(weights)
+        recompute_statistics(evaluator, batches(self._data.train, self._bench.device))
+        return evaluator.weights()
+
+    def finish_learners(self, upload: Upload) -> None:
+        """Keep or send the moments of every optimiser that ran, by its policy."""
+        for name, learner in self._used.items():
+            policy = self._bench.trained[name].optimizer
+            if policy == "persist":
+                self.private[moments_of(name)] = learner.moments()
+            elif policy == "average":
+                upload.add(moments_of(name), learner.moments(), weight=self.images)
+            if self._statistics_stay:
+                self.private[f"{name}.statistics"] = learner.weights()
+
+    @property
+    def _statistics_stay(self) -> bool:
+        return self.context.training.running_statistics == "local"
+
+    def localised(self, network: str, weights: Weights) -> Weights:
+        """These weights as this site runs them: with its own statistics if those stay local."""
+        own = self.private.get(f"{network}.statistics") if self._statistics_stay else None
+        return weights if own is None else weights.with_statistics_of(own)

@@ -1,0 +1,355 @@
+"""Weights: one flat float32 buffer and its layout.
+
+A layout orders a network's entries as trainable parameters, then running statistics, then
+counters, so that `flat[:layout.trainable]` is what an optimiser moves and every method's
+arithmetic is one operation on one vector. `bind` turns a network's own parameters into views of
+such a buffer: loading is one copy, reading is none.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod, sqrt
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from konsil.errors import StateError
+from konsil.networks import head_module
+
+Kind = Literal["trainable", "statistic", "counter"]
+Group = Literal["body", "head", "norm"]
+KINDS: tuple[Kind, ...] = ("trainable", "statistic", "counter")
+
+# Asked by type: names such as `downsample.1` or `adn.N` hide that a layer normalises.
+NORM_LAYERS = (
+    nn.modules.batchnorm._NormBase,  # batch and instance norm of every dimension
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.LocalResponseNorm,
+)
+SMALLEST_VARIANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One named tensor and its place in the flat buffer."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind
+    group: Group
+    start: int
+
+    @property
+    def span(self) -> slice:
+        """Its part of the flat buffer."""
+        return slice(self.start, self.start + prod(self.shape))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes, kinds and groups of the entries of a flat buffer, in order."""
+
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def build(cls, items: Iterable[tuple[str, Sequence[int], Kind, Group]]) -> Layout:
+        """A layout of (name, shape, kind, group): trainable first, then statistics, counters."""
+        items = list(items)
+        entries, start = [], 0
+        for kind in KINDS:
+            for name, shape, _, group in (i for i in items if i[2] == kind):
+                entries.append(Entry(name, tuple(shape), kind, group, start))
+                start += prod(shape)
+        return cls(tuple(entries))
+
+    @classmethod
+    def of(cls, net: nn.Module) -> Layout:
+        """The layout of a network, partitioned by the type of its modules."""
+        head = head_module(net)
+        items: list[tuple[str, Sequence[int], Kind, Group]] = []
+        for path, module in net.named_modules():
+            group: Group = "head" if path == head else "body"
+            if isinstance(module, NORM_LAYERS):
+                group = "norm"
+            prefix = f"{path}." if path else ""
+            for name, p in module.named_parameters(recurse=False):
+                items.append((prefix + name, p.shape, "trainable", group))
+            for name, b in module.named_buffers(recurse=False):
+                kind: Kind = "statistic" if b.is_floating_point() else "counter"
+                items.append((prefix + name, b.shape, kind, group))
+        return cls.build(items)
+
+    @cached_property
+    def size(self) -> int:
+        """Number of values."""
+        return sum(prod(e.shape) for e in self.entries)
+
+    @cached_property
+    def trainable(self) -> int:
+        """Number of trainable values: the first of the buffer."""
+        return sum(prod(e.shape) for e in self.entries if e.kind == "trainable")
+
+    @cached_property
+    def counters(self) -> slice:
+        """The counters: the last of the buffer."""
+        count = sum(prod(e.shape) for e in self.entries if e.kind == "counter")
+        return slice(self.size - count, self.size)
+
+    @property
+    def statistics(self) -> slice:
+        """The running statistics: between the trainable values and the counters."""
+        return slice(self.trainable, self.counters.start)
+
+    @cached_property
+    def variances(self) -> tuple[slice, ...]:
+        """Running variances, which no mixture may make negative."""
+        return tuple(
+            e.span
+            for e in self.entries
+            if e.kind == "statistic" and e.name.rpartition(".")[2] == "running_var"
+        )
+
+    def spans(self, *groups: Group) -> tuple[slice, ...]:
+        """The parts of the buffer that belong to these groups, neighbours joined."""
+        joined: list[slice] = []
+        for entry in self.entries:
+            if entry.group in groups:
+                if joined and joined[-1].stop == entry.span.start:
+                    joined[-1] = slice(joined[-1].start, entry.span.stop)
+                else:
+                    joined.append(entry.span)
+        return tuple(joined)
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for equal layouts: what an upload is checked against."""
+        return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()[:16]
+
+    def to_json(self) -> list[list[Any]]:
+        """Plain data, in order."""
+        return [[e.name, list(e.shape), e.kind, e.group] for e in self.entries]
+
+    @classmethod
+    def from_json(cls, data: Iterable[Sequence[Any]]) -> Layout:
+        """The layout of `to_json`."""
+        return cls.build((name, shape, kind, group) for name, shape, kind, group in data)
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """A flat float32 buffer with its layout. Counters are whole numbers (exact below 2**24)."""
+
+    layout: Layout
+    flat: Tensor
+
+    def __post_init__(self) -> None:
+        if self.flat.dtype != torch.float32 or self.flat.shape != (self.layout.size,):
+            raise StateError(
+                f"weights: {tuple(self.flat.shape)} {self.flat.dtype} do not fit a layout of "
+                f"{self.layout.size} float32 values"
+            )
+
+    @classmethod
+    def zeros(cls, layout: Layout) -> Weights:
+        """All zero."""
+        return cls(layout, torch.zeros(layout.size))
+
+    @classmethod
+    def of(cls, net: nn.Module) -> Weights:
+        """A copy of a network's parameters and buffers."""
+        layout, state = Layout.of(net), net.state_dict()
+        pieces = [state[e.name].detach().reshape(-1).float() for e in layout.entries]
+        return cls(layout, torch.cat(pieces) if pieces else torch.zeros(0))
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The entry of that name, as a view."""
+        for entry in self.layout.entries:
+            if entry.name == name:
+                return self.flat[entry.span].view(entry.shape)
+        raise KeyError(name)
+
+    def clone(self) -> Weights:
+        """A copy that shares nothing."""
+        return Weights(self.layout, self.flat.clone())
+
+    def equals(self, other: Weights) -> bool:
+        """Same layout and same bits."""
+        return self.layout.key == other.layout.key and torch.equal(self.flat, other.flat)
+
+    def __add__(self, other: Weights) -> Weights:
+        return mix([(1.0, self), (1.0, other)])
+
+    def __sub__(self, other: Weights) -> Weights:
+        return mix([(1.0, self), (-1.0, other)], clamp=False)
+
+    def __mul__(self, factor: float) -> Weights:
+        return mix([(factor, self)], clamp=False)
+
+    __rmul__ = __mul__
+
+    @property
+    def moving(self) -> Tensor:
+        """The trainable values, as a view."""
+        return self.flat[: self.layout.trainable]
+
+    def dot(self, other: Weights) -> float:
+        """Inner product of the trainable values, in float64."""
+        return float(torch.dot(self.moving.double(), other.moving.double()))
+
+    def norm(self) -> float:
+        """Euclidean norm of the trainable values, in float64."""
+        return sqrt(self.dot(self))
+
+    def cosine(self, other: Weights) -> float:
+        """Cosine between the trainable values; 0 if one of them is all zero."""
+        size = self.norm() * other.norm()
+        return self.dot(other) / size if size else 0.0
+
+    def take(self, other: Weights, *groups: Group) -> Weights:
+        """These weights with the entries of `groups` taken from `other`."""
+        result = self.clone()
+        for span in self.layout.spans(*groups):
+            result.flat[span] = other.flat[span]
+        return result
+
+    def with_statistics_of(self, other: Weights) -> Weights:
+        """These trainable values with the running statistics and counters of `other`."""
+        return Weights(self.layout, torch.cat([self.moving, other.flat[self.layout.trainable :]]))
+
+    def save(self, path: Path, **facts: str) -> None:
+        """A safetensors file with every entry under its own name, and the layout beside it."""
+        tensors = {e.name: self._typed(e).contiguous() for e in self.layout.entries}
+        save_file(tensors, path, {"layout": json.dumps(self.layout.to_json()), **facts})
+
+    def _typed(self, entry: Entry) -> Tensor:
+        values = self.flat[entry.span].view(entry.shape)
+        return values.long() if entry.kind == "counter" else values.clone()
+
+    @classmethod
+    def load(cls, path: Path) -> Weights:
+        """The weights of `save`."""
+        try:
+            with safe_open(path, "pt") as file:
+                layout = Layout.from_json(json.loads(file.metadata()["layout"]))
+                pieces = [file.get_tensor(e.name).reshape(-1).float() for e in layout.entries]
+        except Exception as error:
+            raise StateError(f"{path}: not weights that Konsil wrote ({error})") from None
+        return cls(layout, torch.cat(pieces))
+
+
+Parts = Mapping[str, Weights]
+
+
+def mix(terms: Sequence[tuple[float, Weights]], clamp: bool = True) -> Weights:
+    """Linear mixture of weights; counters take the maximum, variances stay positive.
+
+    The clamp matters as soon as a coefficient is negative: an extrapolated running variance
+    below zero turns the network's output into NaN.
+    """
+    first = terms[0][1]
+    flat = terms[0][0] * first.flat
+    for factor, weights in terms[1:]:
+        flat.add_(weights.flat, alpha=factor)
+    counters = first.layout.counters
+    if counters.stop > counters.start:
+        stacked = torch.stack([w.flat[counters] for _, w in terms])
+        flat[counters] = stacked.max(dim=0).values
+    if clamp and min(f for f, _ in terms) < 0:
+        for span in first.layout.variances:
+            flat[span].clamp_(min=SMALLEST_VARIANCE)
+    return Weights(first.layout, flat)
+
+
+class WeightedMean:
+    """A streaming weighted mean: O(one model) of memory, however many sites.
+
+    Sums run in float64 in the order of the calls (the server calls in roster order), so that the
+    result does not depend on who answered first. A single weights comes back bit for bit.
+    """
+
+    CHUNK = 1 << 20  # values a step: the float64 copy of an addend stays in the cache
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.total = 0.0
+        self._sum = torch.zeros(layout.size, dtype=torch.float64)
+        self._counters = torch.zeros(layout.counters.stop - layout.counters.start)
+
+    def add(self, weights: Weights, weight: float) -> None:
+        """One more, with its weight."""
+        flat = weights.flat
+        for start in range(0, flat.numel(), self.CHUNK):
+            piece = slice(start, start + self.CHUNK)
+            self._sum[piece].add_(flat[piece].double(), alpha=weight)
+        torch.maximum(self._counters, flat[self.layout.counters], out=self._counters)
+        self.total += weight
+
+    def result(self) -> Weights:
+        """The mean so far."""
+        flat = self._sum.div(self.total).float()
+        flat[self.layout.counters] = self._counters
+        return Weights(self.layout, flat)
+
+
+class BoundNetwork:
+    """A network whose parameters, gradients and statistics are views of flat buffers."""
+
+    def __init__(self, net: nn.Module, device: torch.device | str = "cpu") -> None:
+        self.net = net.to(device)
+        start = Weights.of(net)
+        self.layout = start.layout
+        self.flat = start.flat.to(device)
+        self.gradient = torch.zeros(self.layout.trainable, device=device)
+        self._counters: list[tuple[Entry, Tensor]] = []
+        self._point_into_flat()
+
+    def _point_into_flat(self) -> None:
+        parameters = dict(self.net.named_parameters())
+        for entry in self.layout.entries:
+            view = self.flat[entry.span].view(entry.shape)
+            if entry.kind == "trainable":
+                parameters[entry.name].data = view
+                parameters[entry.name].grad = self.gradient[entry.span].view(entry.shape)
+            else:
+                path, _, name = entry.name.rpartition(".")
+                owner = self.net.get_submodule(path)
+                if entry.kind == "statistic":
+                    owner._buffers[name] = view
+                else:  # torch wants counters as integers: they cannot be views
+                    self._counters.append((entry, owner.get_buffer(name)))
+
+    def load(self, weights: Weights) -> None:
+        """Take these weights: one copy."""
+        if weights.layout.key != self.layout.key:
+            raise StateError("weights of another network cannot be loaded")
+        self.flat.copy_(weights.flat)
+        for entry, counter in self._counters:
+            counter.copy_(self.flat[entry.span].view(entry.shape))
+
+    def weights(self) -> Weights:
+        """A copy of what the network holds now, on the CPU."""
+        for entry, counter in self._counters:
+            self.flat[entry.span] = counter.reshape(-1).float()
+        flat = self.flat.detach()
+        return Weights(self.layout, flat.clone() if flat.device.type == "cpu" else flat.cpu())
+
+    @property
+    def moving(self) -> Tensor:
+        """The trainable values, as a view: what an optimiser moves."""
+        return self.flat[: self.layout.trainable]
+
+    def norm_layers(self) -> Iterator[nn.modules.batchnorm._NormBase]:
+        """The layers that keep running statistics."""
+        for module in self.net.modules():
+            if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+                yield module
