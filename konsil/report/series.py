@@ -1,0 +1,81 @@
+"""What tables and figures compare: a method's answers in one role, and their mean over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import NamedTuple
+
+from konsil.evaluation.results import Row
+
+YARDSTICK = "centralized"  # the role that needs pooled images: shown, but not in the competition
+ALONE = "local"  # the role that needs no federation at all
+
+
+class Series(NamedTuple):
+    """One line of a table or figure: a method's answer in one role."""
+
+    method: str
+    role: str
+
+    @property
+    def name(self) -> str:
+        """Both words, or one if they are the same."""
+        return self.method if self.method == self.role else f"{self.method} {self.role}"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The values of all seeds and the 95 % confidence interval of their mean."""
+
+    by_seed: dict[int, float]
+
+    @property
+    def values(self) -> list[float]:
+        """One a seed."""
+        return list(self.by_seed.values())
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return sum(self.values) / len(self.values)
+
+    @property
+    def half_width(self) -> float | None:
+        """t(0.975, n - 1) s / sqrt(n), Student's interval of the mean; one seed has none."""
+        n, mean = len(self.values), self.mean
+        if n == 1:
+            return None
+        # Here and not above: a tenth of a second of import that one seed does not need.
+        from scipy.special import stdtrit  # type: ignore[import-untyped]
+
+        deviation = sqrt(sum((v - mean) ** 2 for v in self.values) / (n - 1))
+        return float(stdtrit(n - 1, 0.975)) * deviation / sqrt(n)
+
+    @property
+    def short(self) -> str:
+        """The mean alone."""
+        return f"{self.mean:.3f}"
+
+    @property
+    def full(self) -> str:
+        """The mean with its interval."""
+        half_width = self.half_width
+        return self.short if half_width is None else f"{self.short} ± {half_width:.3f}"
+
+
+Estimates = dict[Series, dict[str, Estimate]]  # a site, client_average or global -> estimate
+
+
+def estimates_of(rows: Iterable[Row], metric: str, split: str, columns: Sequence[str]) -> Estimates:
+    """The lines in the order of the rows; a column without a value is left out."""
+    values: dict[Series, dict[str, dict[int, float]]] = {}
+    for row in rows:
+        if (row.metric, row.split) == (metric, split):
+            cells = values.setdefault(Series(row.method, row.role), {})
+            cells.setdefault(row.site, {})[row.seed] = row.value
+    return {
+        series: {c: Estimate(cells[c]) for c in columns if c in cells}
+        for series, cells in values.items()
+    }

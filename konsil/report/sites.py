@@ -1,0 +1,114 @@
+"""Does joining help us? Every site's test scores, and the gain over going alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
+from konsil.report.series import ALONE, YARDSTICK, Estimate, Estimates, Series
+from konsil.report.style import FAINT, INK, MARKERS, new_figure
+
+LANE = 0.085  # inches between two methods of a site
+SUMMARIES = {CLIENT_AVERAGE: "client average", GLOBAL: "all images"}
+
+
+def draw_sites(
+    lines: Estimates, sites: Sequence[str], metric: str, colours: Mapping[str, str]
+) -> Figure:
+    """A band a site with a mark for every method: the score, and beside it the gain."""
+    rows = [*sites, *SUMMARIES]
+    reference = reference_of(lines)
+    figure = new_figure(1.6 + len(rows) * (LANE * len(lines) + 0.16))
+    panels = figure.subplots(1, 2 if reference else 1, sharey=True, squeeze=False)[0]
+    _draw_marks(panels[0], rows, lines, colours)
+    panels[0].set_title(f"Test {metric}")
+    panels[0].set_yticks(range(len(rows)), [SUMMARIES.get(row, row) for row in rows])
+    panels[0].set_ylim(len(rows) - 0.5, -0.5)
+    if reference:
+        gains = gains_over(lines, reference)
+        _draw_marks(panels[1], rows, gains, colours)
+        _draw_zero(panels[1])
+        panels[1].set_title(f"Gain over {reference.name}")
+    figure.legend(
+        handles=[_key(series, colours) for series in lines],
+        loc="outside lower center",
+        ncols=min(len(lines), 4),
+    )
+    return figure
+
+
+def reference_of(lines: Estimates) -> Series | None:
+    """What a gain is measured against: training alone, or else FedAvg's kind of model."""
+    for role in (ALONE, GLOBAL):
+        for series in lines:
+            if series.role == role and len(lines) > 1:
+                return series
+    return None
+
+
+def gains_over(lines: Estimates, reference: Series) -> Estimates:
+    """The difference to the reference seed by seed; the reference itself is left out."""
+    gains: Estimates = {}
+    for series, cells in lines.items():
+        if series != reference:
+            both = {column: (e, lines[reference].get(column)) for column, e in cells.items()}
+            gains[series] = {c: difference(e, b) for c, (e, b) in both.items() if b is not None}
+    return gains
+
+
+def difference(estimate: Estimate, base: Estimate) -> Estimate:
+    """Of the seeds that both have; without any, of the means."""
+    seeds = [seed for seed in estimate.by_seed if seed in base.by_seed]
+    if not seeds:
+        return Estimate({0: estimate.mean - base.mean})
+    return Estimate({seed: estimate.by_seed[seed] - base.by_seed[seed] for seed in seeds})
+
+
+def _draw_marks(
+    axes: Axes, rows: Sequence[str], lines: Estimates, colours: Mapping[str, str]
+) -> None:
+    axes.grid(axis="x")
+    axes.tick_params(axis="y", length=0)
+    for place in range(0, len(rows), 2):
+        axes.axhspan(place - 0.5, place + 0.5, color="#F5F5F5", zorder=0)
+    axes.axhline(len(rows) - len(SUMMARIES) - 0.5, color=FAINT, linewidth=0.8)
+    for lane, (series, cells) in enumerate(lines.items()):
+        shift = 0.8 * ((lane + 0.5) / len(lines) - 0.5)
+        for place, row in enumerate(rows):
+            if row in cells:
+                _draw_mark(axes, place + shift, cells[row], series, colours)
+
+
+def _draw_mark(
+    axes: Axes, height: float, estimate: Estimate, series: Series, colours: Mapping[str, str]
+) -> None:
+    colour = colours[series.method]
+    low, high = min(estimate.values), max(estimate.values)
+    if low < high:
+        axes.plot([low, high], [height, height], color=colour, linewidth=1, alpha=0.5)
+    axes.plot([estimate.mean], [height], color=colour, **_mark(series))
+
+
+def _mark(series: Series) -> dict[str, Any]:
+    return {
+        "marker": MARKERS.get(series.role, "o"),
+        "markersize": 7 if series.role in (ALONE, YARDSTICK) else 5,
+        "markeredgewidth": 2.2 if series.role in (ALONE, YARDSTICK) else 1.2,
+        # hollow: the one model for all; filled: the answer that is made for the site
+        "markerfacecolor": "white" if series.role == GLOBAL else None,
+        "linestyle": "none",
+    }
+
+
+def _key(series: Series, colours: Mapping[str, str]) -> Line2D:
+    return Line2D([], [], color=colours[series.method], label=series.name, **_mark(series))
+
+
+def _draw_zero(axes: Axes) -> None:
+    axes.axvline(0, color=INK, linewidth=1)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:+.2f}" if value else "0")

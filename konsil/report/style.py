@@ -1,0 +1,120 @@
+"""The common look of the figures: colours, markers, sizes, and how a picture reaches the disk."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+from konsil.plan import Plan
+
+WIDTH = 9.0  # inches; 900 pixels and more
+DPI = 150
+SMALLER_DPI = (150, 130, 110, 100)
+MOST_BYTES = 400_000
+INK, FAINT, GRID = "#222222", "#777777", "#E4E4E4"
+
+# Okabe and Ito's palette, which people with any colour vision can tell apart.
+FIXED_COLOURS = {
+    "centralized": "#000000",
+    "local": "#8C8C8C",
+    "fedavg": "#0072B2",
+    "fedsm": "#D55E00",
+    "fedsoup": "#009E73",
+}
+FURTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#8C6D31", "#6A51A3", "#B8A800", "#7B3294")
+RIGHT, WRONG = "#0072B2", "#D55E00"
+# Bright enough for photographs; in the order of the task's structures.
+STRUCTURE_COLOURS = ("#00E5FF", "#FFE800", "#FF5CF4", "#7CFF4F", "#FFFFFF", "#FF9A3C")
+MARKERS = {"global": "o", "personal": "s", "super": "D", "local": "|", "centralized": "|"}
+DASHES: dict[str, Any] = {"personal": (0, (4, 1.5)), "super": (0, (1, 1))}
+
+LOOK: Any = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.edgecolor": FAINT,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "text.color": INK,
+    "legend.frameon": False,
+    "grid.color": GRID,
+}
+
+
+def method_colours(plan: Plan) -> dict[str, str]:
+    """A colour for every method by its title: always the same for the well-known ones."""
+    colours: dict[str, str] = {}
+    further = list(FURTHER_COLOURS)
+    for method in plan.experiment.methods:
+        colour = FIXED_COLOURS.get(method.name)
+        if colour is None or colour in colours.values():
+            colour = further.pop(0)
+            further.append(colour)
+        colours[method.title] = colour
+    return colours
+
+
+def look() -> Any:
+    """A context in which matplotlib draws in Konsil's style; nothing outside it changes."""
+    return matplotlib.rc_context(LOOK)
+
+
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """An empty figure that belongs to nobody's global state."""
+    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def bare(axes: Axes) -> None:
+    """No ticks and no frame: for pictures."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def write_figure(figure: Figure, path: Path) -> Path:
+    """A PNG below the limit, there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(_small_enough(_encodings(figure)))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return path
+
+
+def _encodings(figure: Figure) -> Iterable[bytes]:
+    """The figure as PNG, with ever fewer pixels; a palette of 256 colours is enough here."""
+    for dpi in SMALLER_DPI:
+        drawn, packed = io.BytesIO(), io.BytesIO()
+        figure.savefig(drawn, format="png", dpi=dpi, facecolor="white")
+        picture = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+        picture.save(packed, format="png", optimize=True)
+        yield packed.getvalue()
+
+
+def _small_enough(encodings: Iterable[bytes]) -> bytes:
+    for encoded in encodings:
+        if len(encoded) <= MOST_BYTES:
+            break
+    return encoded
