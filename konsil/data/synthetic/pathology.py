@@ -53,24 +53,24 @@ class Site:
 
 SITES = {
     "ginkgo": Site(
-        150, (0.65, 0.70, 0.29), (0.09, 0.95, 0.28), (1.35, 0.75), 0.08, (0.96, 0.95, 0.96),
+        150, (0.65, 0.70, 0.29), (0.09, 0.95, 0.28), (1.30, 0.75), 0.16, (0.96, 0.95, 0.96),
         1.00, 0.5, 0.010, 90,
     ),
     "hazel": Site(
-        110, (0.55, 0.75, 0.36), (0.10, 0.88, 0.40), (1.10, 1.05), 0.10, (0.95, 0.93, 0.94),
+        110, (0.58, 0.74, 0.34), (0.10, 0.90, 0.37), (1.15, 0.98), 0.18, (0.95, 0.94, 0.95),
         1.00, 0.7, 0.012, 80,
     ),
     "iris": Site(
-        80, (0.72, 0.64, 0.24), (0.16, 0.90, 0.30), (1.60, 0.60), 0.12, (0.90, 0.93, 0.98),
-        1.10, 0.4, 0.015, 90,
+        80, (0.70, 0.65, 0.26), (0.14, 0.91, 0.29), (1.45, 0.66), 0.20, (0.92, 0.94, 0.97),
+        1.06, 0.4, 0.014, 90,
     ),
     "juniper": Site(
-        60, (0.60, 0.72, 0.34), (0.06, 0.97, 0.22), (0.90, 0.55), 0.15, (0.98, 0.97, 0.97),
-        0.95, 1.0, 0.012, 70,
+        60, (0.62, 0.71, 0.32), (0.07, 0.96, 0.24), (0.98, 0.60), 0.24, (0.97, 0.96, 0.97),
+        0.96, 1.0, 0.012, 70,
     ),
     "laurel": Site(
-        40, (0.66, 0.66, 0.34), (0.14, 0.85, 0.45), (1.45, 1.00), 0.10, (0.97, 0.95, 0.88),
-        1.15, 0.8, 0.020, 60,
+        40, (0.65, 0.67, 0.32), (0.13, 0.88, 0.40), (1.38, 0.92), 0.20, (0.96, 0.95, 0.91),
+        1.08, 0.8, 0.018, 60,
     ),
 }  # fmt: skip
 
@@ -232,14 +232,28 @@ def _dyes(rng: np.random.Generator, tumour: bool) -> tuple[Array, Array]:
     return np.clip(nuclear * chromatin + haze, 0, None) * filled, np.clip(eosin, 0, None) * filled
 
 
-def _scan(site: Site, dyes: tuple[Array, Array], rng: np.random.Generator, patient: Array) -> Bytes:
+@dataclass(frozen=True)
+class Slide:
+    """How one patient's section was stained and lit."""
+
+    spectra: Array  # (dye, colour): optical density at full concentration
+    white: Array
+
+
+def _slide(site: Site, rng: np.random.Generator) -> Slide:
+    hue = np.exp(rng.normal(0, 0.10, (2, 3)))  # batches of dye and their pH
+    amount = np.array(site.strength) * np.exp(rng.normal(0, site.strength_spread, 2))
+    spectra = np.array([site.haematoxylin, site.eosin]) * hue * amount[:, None]
+    return Slide(spectra, np.array(site.white) * np.exp(rng.normal(0, 0.015, 3)))
+
+
+def _scan(site: Site, slide: Slide, dyes: tuple[Array, Array], rng: np.random.Generator) -> Bytes:
     """Beer and Lambert: each dye takes its share of the light, colour by colour."""
     density = np.zeros((3, SIZE, SIZE))
-    spectra = (site.haematoxylin, site.eosin)
-    for dye, spectrum, strength, own in zip(dyes, spectra, site.strength, patient, strict=True):
-        concentration = strength * own * np.exp(rng.normal(0, 0.04))
-        density += concentration * dye * np.array(spectrum)[:, None, None]
-    light = np.array(site.white)[:, None, None] * np.exp(-density)
+    for dye, spectrum in zip(dyes, slide.spectra, strict=True):
+        thickness = np.exp(rng.normal(0, 0.05))
+        density += thickness * dye * spectrum[:, None, None]
+    light = slide.white[:, None, None] * np.exp(-density)
     light = blur(light, site.blur * rng.uniform(0.8, 1.4))  # no slide is flat: focus drifts
     picture = np.clip(light, 0, 1) ** site.gamma + rng.normal(0, site.noise, light.shape)
     return through_jpeg(to_bytes(picture), site.jpeg)
@@ -249,8 +263,7 @@ def files(name: str, index: int) -> Iterator[tuple[str, Bytes]]:
     """Patch `index` of a site, with its path below the site: the folder is the class."""
     site, rng = SITES[name], stream("pathology", name, index)
     patient, number = divmod(index, PATCHES)
-    slide = stream("pathology", name, "patient", patient)
-    stain = np.exp(slide.normal(0, site.strength_spread, 2))
+    slide = _slide(site, stream("pathology", name, "patient", patient))
     label = number % 2
-    picture = _scan(site, _dyes(rng, bool(label)), rng, stain)
+    picture = _scan(site, slide, _dyes(rng, bool(label)), rng)
     yield f"{CLASSES[label]}/p{patient:03d}_{number:02d}.png", picture

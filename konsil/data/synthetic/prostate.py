@@ -37,11 +37,11 @@ class Site:
 
 SITES = {
     "alder": Site(30, 0.95, 1.00, 0.00, 0.12, 0.0, 0.45, 0.020),
-    "briar": Site(22, 0.70, 1.20, 0.00, 0.15, 0.0, 0.50, 0.018),
-    "clover": Site(16, 1.30, 0.95, 0.03, 0.12, 0.0, 0.60, 0.025),
-    "dogwood": Site(12, 0.80, 1.30, 0.00, 0.22, 0.9, 0.40, 0.022),
-    "erica": Site(8, 0.95, 0.75, 0.08, 0.15, 0.0, 0.70, 0.040),
-    "fern": Site(6, 0.60, 0.95, 0.02, 0.25, 0.5, 0.55, 0.030),
+    "briar": Site(22, 0.72, 1.10, 0.00, 0.15, 0.0, 0.50, 0.018),
+    "clover": Site(16, 1.25, 0.95, 0.01, 0.12, 0.0, 0.60, 0.022),
+    "dogwood": Site(12, 0.80, 1.20, 0.00, 0.22, 0.9, 0.40, 0.022),
+    "erica": Site(8, 0.95, 0.80, 0.04, 0.15, 0.0, 0.65, 0.030),
+    "fern": Site(6, 0.62, 0.95, 0.01, 0.25, 0.5, 0.55, 0.026),
 }
 
 
@@ -222,8 +222,8 @@ def _measure(site: Site, anatomy: Array, pelvis: Pelvis, rng: np.random.Generato
     signal = blur(anatomy * _sensitivity(site, pelvis, rng), site.blur)
     real, imaginary = rng.normal(0.0, site.noise, (2, *signal.shape))
     magnitude = np.hypot(signal + real, imaginary)
-    gain = site.gain * np.exp(rng.normal(0.0, 0.08))
-    return site.pedestal + (1 - site.pedestal) * np.clip(gain * magnitude, 0, 1) ** site.gamma
+    gain, gamma = np.exp(rng.normal(0.0, [0.22, 0.14])) * (site.gain, site.gamma)
+    return site.pedestal + (1 - site.pedestal) * np.clip(gain * magnitude, 0, 1) ** gamma
 
 
 def files(name: str, index: int) -> Iterator[tuple[str, Bytes]]:

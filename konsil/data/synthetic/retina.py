@@ -56,28 +56,28 @@ class Site:
 
 SITES = {
     "aster": Site(
-        200, (0.62, 0.34, 0.14), (0.84, 0.47, 0.21), (0.98, 0.78, 0.42), 0.08, 0.285, (0.50, 0.50),
+        200, (0.62, 0.34, 0.14), (0.84, 0.47, 0.21), (0.98, 0.78, 0.42), 0.16, 0.285, (0.50, 0.50),
         0.03, None, 0.02, 0.5, 0.010, 92, 0.25, 1.00, 1.0,
     ),
     "birch": Site(
-        120, (0.80, 0.48, 0.23), (0.97, 0.64, 0.34), (0.99, 0.82, 0.52), 0.07, 0.270, (0.46, 0.52),
-        0.05, None, 0.12, 1.1, 0.008, 80, 0.30, 0.82, 0.6,
+        120, (0.76, 0.45, 0.21), (0.95, 0.62, 0.33), (0.99, 0.82, 0.52), 0.14, 0.270, (0.46, 0.52),
+        0.05, None, 0.12, 1.1, 0.008, 80, 0.30, 0.85, 0.6,
     ),
     "cedar": Site(
-        90, (0.36, 0.22, 0.11), (0.66, 0.31, 0.15), (0.93, 0.72, 0.36), 0.10, 0.300, (0.57, 0.49),
+        90, (0.42, 0.25, 0.12), (0.70, 0.34, 0.16), (0.94, 0.73, 0.36), 0.18, 0.300, (0.57, 0.49),
         0.05, 0.6, 0.00, 0.4, 0.015, 95, 0.12, 1.05, 1.0,
     ),
     "dahlia": Site(
-        60, (0.46, 0.22, 0.08), (0.74, 0.40, 0.17), (0.90, 0.66, 0.30), 0.14, 0.340, (0.50, 0.47),
-        0.04, None, 0.04, 0.9, 0.012, 88, 0.65, 1.14, 0.2,
+        60, (0.49, 0.24, 0.09), (0.76, 0.41, 0.17), (0.92, 0.68, 0.32), 0.22, 0.340, (0.50, 0.47),
+        0.04, None, 0.04, 0.9, 0.012, 88, 0.55, 1.10, 0.2,
     ),
     "elm": Site(
-        50, (0.47, 0.36, 0.25), (0.66, 0.50, 0.34), (0.83, 0.78, 0.60), 0.12, 0.240, (0.53, 0.55),
-        0.08, 1.0, 0.08, 1.7, 0.035, 45, 0.40, 0.90, 0.4,
+        50, (0.51, 0.36, 0.21), (0.70, 0.50, 0.30), (0.86, 0.78, 0.54), 0.20, 0.265, (0.53, 0.54),
+        0.07, 0.6, 0.08, 1.6, 0.030, 50, 0.40, 0.90, 0.4,
     ),
     "fir": Site(
-        40, (0.66, 0.33, 0.26), (0.83, 0.48, 0.37), (0.96, 0.76, 0.62), 0.09, 0.210, (0.42, 0.45),
-        0.06, 0.3, 0.06, 0.8, 0.022, 70, 0.35, 1.20, 0.6,
+        40, (0.65, 0.33, 0.21), (0.84, 0.48, 0.31), (0.97, 0.76, 0.54), 0.17, 0.240, (0.44, 0.46),
+        0.05, 0.3, 0.06, 0.8, 0.020, 70, 0.35, 1.15, 0.6,
     ),
 }  # fmt: skip
 
@@ -146,7 +146,8 @@ def _background(site: Site, eye: Eye, rng: np.random.Generator) -> Array:
     light = light + 0.16 * np.exp(-((np.maximum(eye.distance - 1, 0) / 0.35) ** 2))
     choroid_colour = np.array([1.0, 0.9, 0.3])[:, None, None]
     tint = 1 + choroid_colour * choroid + pigment + fibres
-    return _colour(rng, site.background) * tint * light
+    pallor = np.exp(min(rng.normal(0.0, 0.16), 0.1))  # the patient's pigment; the disc is paler
+    return pallor * _colour(rng, site.background) * tint * light
 
 
 def _crescent(eye: Eye, rng: np.random.Generator) -> Array:
@@ -189,11 +190,15 @@ def _photograph(site: Site, eye: Eye, rng: np.random.Generator) -> Bytes:
         rng, SIZE, eye.centre, eye.radius, eye.temporal
     )
     picture = _reflectance(site, eye, rng) * np.exp(-blood)
-    cast = np.exp(rng.normal(0.0, [[[0.02]], [[0.04]], [[0.09]]]))  # lens and pigment: blue varies
+    ageing = np.array([0.03, -0.03, -0.18])[:, None, None]  # the lens yellows: blue is lost first
+    cast = np.exp(ageing * rng.normal() + rng.normal(0.0, 0.03, (3, 1, 1)))
     exposure = cast * np.exp(rng.normal(0.0, site.exposure_spread))
     haze = site.haze * rng.uniform(0.5, 1.5)
     veil = picture.mean(axis=(1, 2), keepdims=True) + 0.05
     picture = exposure * ((1 - haze) * picture + haze * veil) * _field_of_view(site, eye, rng)
+    picture = picture / np.sqrt(
+        np.sqrt(1 + np.square(np.square(picture)))
+    )  # highlights bend before they clip
     picture = blur(picture, site.blur * rng.uniform(0.7, 1.4))
     picture = picture + rng.normal(0.0, site.noise, picture.shape)
     return through_jpeg(to_bytes(picture), site.jpeg)
