@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import multiprocessing as mp
+import multiprocessing
 import os
-import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
 
+from konsil.engines.worker import REFUSAL
 from konsil.errors import KonsilError
 from konsil.messages import Failure, Reply, Request
 from konsil.plan import POOLED_SITE, Plan
-
-REPLY, REFUSAL = b"R", b"E"
 
 
 class ProcessEngine:
@@ -26,7 +26,8 @@ class ProcessEngine:
         wanted = plan.experiment.engine.workers or os.cpu_count() or 1
         count = min(wanted, len(plan.sites))
         self.home = deal_out(plan, count)
-        self._setup = json.dumps({"plan": plan.to_json(), "run_folder": str(run_folder)})
+        setup = {"plan": plan.to_json(), "run_folder": str(run_folder)}
+        self._setup = json.dumps(setup).encode()
         self._workers: list[Worker | None] = [None] * count
 
     def exchange(
@@ -92,14 +93,19 @@ class ProcessEngine:
 
 
 class Worker:
-    """One process and the pipe to it."""
+    """One process and the pipe to it.
 
-    def __init__(self, setup: str) -> None:
-        context = mp.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=work, args=(theirs, setup), daemon=True)
-        self.process.start()
+    A process of its own command, not a fork or a copy of this one: what the caller's script did
+    before (threads, open files, an unguarded main) does not reach it.
+    """
+
+    def __init__(self, setup: bytes) -> None:
+        self.connection, theirs = multiprocessing.Pipe()
+        descriptor = theirs.fileno()
+        command = [sys.executable, "-m", "konsil.engines.worker", str(descriptor)]
+        self.process = subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL)
         theirs.close()
+        self.connection.send_bytes(setup)
         self._asked = ""
 
     def send(self, request: Request) -> None:
@@ -115,8 +121,8 @@ class Worker:
         try:
             message = self.connection.recv_bytes()
         except (EOFError, ConnectionError):
-            self.process.join(5)
-            return Failure(request.site, f"its process ended ({self.process.exitcode})")
+            code = self.process.wait()
+            return Failure(request.site, f"its process ended with exit code {code}")
         if message[:1] == REFUSAL:
             raise KonsilError(message[1:].decode())
         return Reply.from_bytes(bytearray(memoryview(message)[1:]))
@@ -125,7 +131,7 @@ class Worker:
         """End it now; its sites' state is on disk, whole."""
         self.connection.close()
         self.process.kill()
-        self.process.join()
+        self.process.wait()
 
 
 def deal_out(plan: Plan, workers: int) -> dict[str, int]:
@@ -137,22 +143,3 @@ def deal_out(plan: Plan, workers: int) -> dict[str, int]:
         home[site] = worker
         load[worker] += plan.images(site, "train")
     return home
-
-
-def work(connection: Connection, setup: str) -> None:
-    """A worker's life: answer requests until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
-    from konsil.host import SiteHost
-
-    facts = json.loads(setup)
-    host = SiteHost(Plan.from_json(facts["plan"]), Path(facts["run_folder"]))
-    while True:
-        try:
-            message = connection.recv_bytes()
-        except (EOFError, ConnectionError):
-            return
-        try:
-            answer = REPLY + host.handle(Request.from_bytes(message)).to_bytes()
-        except KonsilError as error:
-            answer = REFUSAL + str(error).encode()
-        connection.send_bytes(answer)
