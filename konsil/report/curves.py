@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from konsil.report.series import Series
+from konsil.report.series import Series, metric_name
 from konsil.report.style import DASHES, new_figure
 
 SELECTOR = "selector_accuracy"
@@ -40,11 +41,11 @@ def draw_curves(curves: Curves, metric: str, colours: Mapping[str, str]) -> Figu
         squeeze=False,
         height_ratios=[3, 1] if selectors else None,
     )[:, 0]
-    _draw_lines(panels[0], scores, colours, by_final=True)
+    _draw_lines(panels[0], scores, colours, lambda s, end: f"{s.name}  {end:.3f}")
     panels[0].set_ylim(*_range(scores))
-    panels[0].set_title(f"Validation {metric} (all sites' images)")
+    panels[0].set_title(f"Validation {metric_name(metric)} (all sites' images)")
     if selectors:
-        _draw_lines(panels[1], selectors, colours, by_final=False)
+        _draw_lines(panels[1], selectors, colours, lambda s, end: f"{s.method}  {end:.0%}")
         panels[1].set_ylim(0, 1.04)
         panels[1].yaxis.set_major_formatter(PercentFormatter(1.0))
         panels[1].set_title("Selector names the right site")
@@ -53,28 +54,31 @@ def draw_curves(curves: Curves, metric: str, colours: Mapping[str, str]) -> Figu
     return figure
 
 
-def _draw_lines(axes: Axes, curves: Curves, colours: Mapping[str, str], by_final: bool) -> None:
+def _draw_lines(
+    axes: Axes, curves: Curves, colours: Mapping[str, str], label: Callable[[Series, float], str]
+) -> None:
+    """Curves with a key in the order of their ends."""
     axes.grid(axis="y")
-    finals = {}
+    ends: dict[Line2D, tuple[float, str]] = {}
     for series, curve in curves.items():
-        rounds = sorted(curve)
-        means = [float(np.mean(curve[r])) for r in rounds]
-        style = {"color": colours[series.method], "linestyle": DASHES.get(series.role, "-")}
-        (line,) = axes.plot(rounds, means, linewidth=1.6, **style)
-        low, high = ([f(curve[r]) for r in rounds] for f in (min, max))
-        if low != high:
-            axes.fill_between(rounds, low, high, color=style["color"], alpha=0.12, linewidth=0)
-        name = series.name if by_final else series.method
-        finals[line] = (means[-1], f"{name}  {means[-1]:.3f}")
-    ordered = sorted(finals, key=lambda line: -finals[line][0])
-    axes.legend(
-        ordered,
-        [finals[line][1] for line in ordered],
-        title="after the last round" if by_final else None,
-        loc="center left",
-        bbox_to_anchor=(1.01, 0.5),
-        alignment="left",
-    )
+        line = _draw_line(axes, curve, series, colours[series.method])
+        # Equal curves (FedSM's global model is FedAvg's) lie on each other: show each.
+        followers = list(curves)[list(curves).index(series) + 1 :]
+        line.set_linewidth(1.5 + 2.0 * sum(curves[f] == curve for f in followers))
+        end = float(np.mean(curve[max(curve)]))
+        ends[line] = (end, label(series, end))
+    ordered = sorted(ends, key=lambda line: -ends[line][0])
+    place: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "alignment": "left"}
+    axes.legend(ordered, [ends[line][1] for line in ordered], title="at the end", **place)
+
+
+def _draw_line(axes: Axes, curve: Mapping[int, list[float]], series: Series, colour: str) -> Line2D:
+    rounds = sorted(curve)
+    low, mean, high = ([float(f(curve[r])) for r in rounds] for f in (min, np.mean, max))
+    if low != high:
+        axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
+    (line,) = axes.plot(rounds, mean, color=colour, linestyle=DASHES.get(series.role, "-"))
+    return line
 
 
 def _range(curves: Curves) -> tuple[float, float]:

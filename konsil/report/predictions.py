@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from konsil.data import Images
@@ -20,7 +22,6 @@ from konsil.report.style import (
     STRUCTURE_COLOURS,
     WIDTH,
     WRONG,
-    bare,
     new_figure,
 )
 from konsil.tasks import Task
@@ -28,7 +29,7 @@ from konsil.tasks import Task
 LEFT, HEAD, FOOT, BELOW, GAP = 0.3, 0.42, 0.5, 0.34, 0.04  # inches
 SMALLEST, LARGEST = 0.85, 1.7  # inches a picture
 SMALL, TINY = 8, 7  # points
-HALO = [patheffects.Stroke(linewidth=2.4, foreground="#000000B0"), patheffects.Normal()]
+HALO = [patheffects.Stroke(linewidth=2.0, foreground="#000000A0"), patheffects.Normal()]
 
 
 @dataclass(frozen=True)
@@ -58,71 +59,108 @@ def picture_rows(
 
 def draw_predictions(rows: Sequence[PictureRow], task: Task, caption: str) -> Figure:
     """Truth in the first column, then one column a method and role."""
-    grid = _Grid(len(rows), 1 + len(rows[0].opinions))
+    canvas = _Canvas(len(rows), 1 + len(rows[0].opinions))
     segmentation = rows[0].target.ndim > 0
-    grid.head(0, "image", "with the truth")
+    canvas.head(0, "image", "and truth")
     for column, opinion in enumerate(rows[0].opinions, start=1):
         method, role = opinion.series
-        grid.head(column, method, "" if role == method else role)
+        canvas.head(column, method, "" if role == method else role)
     for place, row in enumerate(rows):
-        grid.label(place, row.label)
-        for column in range(grid.columns):
-            axes = grid.axes(place, column)
+        canvas.label(place, row.label)
+        for column, answer in enumerate([None, *row.opinions]):
             draw = _draw_outlines if segmentation else _draw_class
-            draw(axes, row, row.opinions[column - 1] if column else None, task)
-    grid.foot(caption, _outline_keys(task) if segmentation else _class_keys())
-    return grid.figure
+            draw(canvas.place(place, column), row, answer, task)
+    canvas.foot(caption, _outline_keys(task) if segmentation else _class_keys())
+    return canvas.figure
 
 
-class _Grid:
-    """Places of equal size for pictures, with a line of text above, below and beside them."""
+@dataclass(frozen=True)
+class _Place:
+    """A square on the canvas, in inches from the top left."""
+
+    axes: Axes
+    left: float
+    top: float
+    size: float
+
+    def show(self, image: np.ndarray) -> None:
+        """An image that fills the square."""
+        extent = (self.left, self.left + self.size, self.top + self.size, self.top)
+        self.axes.imshow(
+            image, cmap="gray", vmin=0, vmax=255, interpolation="nearest", extent=extent
+        )
+
+    def text(self, x: float, y: float, text: str, size: float = TINY, **style: Any) -> None:
+        """Text centred at a place given as shares of the square."""
+        x, y = self.left + x * self.size, self.top + y * self.size
+        self.axes.text(x, y, text, ha="center", fontsize=size, linespacing=1.15, **style)
+
+    def below(self, text: str) -> None:
+        """What is written under the square."""
+        self.text(0.5, 1.04, text, va="top")
+
+    def bar(self, value: float, top: float, height: float, colour: str) -> None:
+        """A bar from the left edge; a value of 1 reaches the right edge."""
+        corner = (self.left, self.top + top * self.size)
+        box = Rectangle(corner, value * self.size, height * self.size, facecolor=colour)
+        self.axes.add_patch(box)
+
+    def outline(self, maps: np.ndarray) -> None:
+        """Where each structure's map crosses 0.5; a border of zeros closes lines at the edge."""
+        for number, values in enumerate(maps):
+            if values.max() <= 0.5:
+                continue
+            rows, columns = (np.arange(-1, n + 1) + 0.5 for n in values.shape)
+            lines = self.axes.contour(
+                self.left + columns / values.shape[1] * self.size,
+                self.top + rows / values.shape[0] * self.size,
+                np.pad(values, 1),
+                levels=[0.5],
+                colors=[structure_colour(number)],
+                linewidths=1.0,
+            )
+            lines.set_path_effects(HALO)
+
+
+class _Canvas:
+    """A figure whose one pair of axes is measured in inches: many axes would take seconds."""
 
     def __init__(self, rows: int, columns: int) -> None:
-        self.rows, self.columns = rows, columns
+        self.columns = columns
         self.size = min(LARGEST, max(SMALLEST, (WIDTH - LEFT) / columns - GAP))
         self.width = max(WIDTH, LEFT + columns * (self.size + GAP))
         self.height = HEAD + rows * (self.size + BELOW) + FOOT
         self.figure = new_figure(self.height, self.width)
         self.figure.set_layout_engine("none")
+        self.axes = self.figure.add_axes((0, 0, 1, 1))
+        self.axes.set_axis_off()
+        self.axes.set_xlim(0, self.width)
+        self.axes.set_ylim(self.height, 0)
+        self.axes.autoscale(False)
 
-    def _corner(self, row: int, column: int) -> tuple[float, float]:
-        """Left and top of a place, in inches from the top left."""
-        return LEFT + column * (self.size + GAP), HEAD + row * (self.size + BELOW)
+    def place(self, row: int, column: int) -> _Place:
+        """Where a picture goes."""
+        left, top = LEFT + column * (self.size + GAP), HEAD + row * (self.size + BELOW)
+        return _Place(self.axes, left, top, self.size)
 
-    def axes(self, row: int, column: int) -> Axes:
-        left, top = self._corner(row, column)
-        axes = self.figure.add_axes(
-            (
-                left / self.width,
-                1 - (top + self.size) / self.height,
-                self.size / self.width,
-                self.size / self.height,
-            )
-        )
-        bare(axes)
-        return axes
-
-    def head(self, column: int, first: str, second: str) -> None:
-        left, _ = self._corner(0, column)
-        x, y = (left + self.size / 2) / self.width, 1 - (HEAD - 0.06) / self.height
-        both = f"{first}\n{second}" if second else first
-        self.figure.text(x, y, both, ha="center", va="bottom", fontsize=SMALL)
+    def head(self, column: int, *lines: str) -> None:
+        """The title of a column."""
+        text = "\n".join(line for line in lines if line)
+        self.place(0, column).text(0.5, -0.05, text, SMALL, va="bottom")
 
     def label(self, row: int, text: str) -> None:
-        _, top = self._corner(row, 0)
-        y = 1 - (top + self.size / 2) / self.height
-        x = LEFT / 2 / self.width
-        self.figure.text(
-            x, y, text, rotation=90, ha="center", va="center", fontsize=SMALL, fontweight="bold"
-        )
+        """The title of a row."""
+        y = self.place(row, 0).top + self.size / 2
+        style: Any = {"rotation": 90, "ha": "center", "va": "center", "fontweight": "bold"}
+        self.axes.text(LEFT / 2, y, text, fontsize=SMALL, **style)
 
     def foot(self, caption: str, keys: list[Line2D]) -> None:
-        x = LEFT / self.width
-        self.figure.text(x, 0.06 / self.height, caption, va="bottom", fontsize=SMALL, color=FAINT)
-        self.figure.legend(
+        """What the picture shows, and the key to its colours."""
+        self.axes.text(LEFT, self.height - 0.08, caption, fontsize=SMALL, color=FAINT)
+        self.axes.legend(
             handles=keys,
             loc="lower left",
-            bbox_to_anchor=(x, 0.22 / self.height),
+            bbox_to_anchor=(LEFT / self.width, 0.26 / self.height),
             ncols=len(keys),
             fontsize=SMALL,
             borderaxespad=0,
@@ -130,57 +168,19 @@ class _Grid:
         )
 
 
-def _show(axes: Axes, image: np.ndarray) -> None:
-    axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-
-
-def _below(axes: Axes, text: str, colour: str = "black") -> None:
-    axes.text(
-        0.5,
-        -0.03,
-        text,
-        transform=axes.transAxes,
-        ha="center",
-        va="top",
-        fontsize=TINY,
-        color=colour,
-        linespacing=1.15,
-    )
-
-
-def _draw_outlines(axes: Axes, row: PictureRow, opinion: Opinion | None, task: Task) -> None:
+def _draw_outlines(place: _Place, row: PictureRow, opinion: Opinion | None, task: Task) -> None:
     """The image with outlines: the true ones, or a model's, with its score and who answered."""
-    _show(axes, row.image)
-    truth = row.target.numpy().astype(float)
+    place.show(row.image)
     if opinion is None:
-        _outline(axes, truth)
+        place.outline(row.target.numpy().astype(float))
         return
-    _outline(axes, task.probabilities(opinion.logits[None])[0].numpy())
+    place.outline(task.probabilities(opinion.logits[None])[0].numpy())
     score = task.columns(opinion.logits[None], row.target[None])[task.main_metric]
-    _below(axes, f"{float(score):.2f}" + _asked(opinion))
+    place.below("\n".join([f"{float(score):.2f}", *_asked(opinion)]))
 
 
-def _asked(opinion: Opinion) -> str:
-    return "" if opinion.asked is None else f"\nasked: {opinion.asked[0]}"
-
-
-def _outline(axes: Axes, maps: np.ndarray) -> None:
-    """Where each structure's map crosses 0.5; a border of zeros closes lines at the edge."""
-    for number, values in enumerate(maps):
-        if values.max() <= 0.5:
-            continue
-        height, width = values.shape
-        lines = axes.contour(
-            np.arange(-1, width + 1),
-            np.arange(-1, height + 1),
-            np.pad(values, 1),
-            levels=[0.5],
-            colors=[structure_colour(number)],
-            linewidths=1.1,
-        )
-        lines.set_path_effects(HALO)
-    axes.set_xlim(-0.5, maps.shape[2] - 0.5)
-    axes.set_ylim(maps.shape[1] - 0.5, -0.5)
+def _asked(opinion: Opinion) -> list[str]:
+    return [f"asked: {name}" for name in opinion.asked or []]
 
 
 def structure_colour(number: int) -> str:
@@ -197,27 +197,27 @@ def _outline_keys(task: Task) -> list[Line2D]:
     return keys
 
 
-def _draw_class(axes: Axes, row: PictureRow, opinion: Opinion | None, task: Task) -> None:
+def _draw_class(place: _Place, row: PictureRow, opinion: Opinion | None, task: Task) -> None:
     """The image with its true class, or a model's probability as a bar: right or wrong."""
     true = int(row.target)
     if opinion is None:
-        _show(axes, row.image)
-        _below(axes, task.labels[true])
+        place.show(row.image)
+        place.below(task.labels[true])
         return
     probabilities = task.probabilities(opinion.logits[None])[0]
     said = int(probabilities.argmax())
-    shown = len(task.labels) - 1 if len(task.labels) == 2 else said
-    colour = RIGHT if said == true else WRONG
-    value = float(probabilities[shown])
-    axes.set_xlim(0, 1)
-    axes.set_ylim(0, 1)
-    axes.barh([0.4], [1], height=0.12, color="#E8E8E8")
-    axes.barh([0.4], [value], height=0.12, color=colour)
-    axes.plot([0.5, 0.5], [0.31, 0.49], color="black", linewidth=0.8)
-    axes.text(0.5, 0.62, f"{value:.2f}", ha="center", fontsize=13, color=colour)
-    verdict = "right" if said == true else "wrong"
-    axes.text(0.5, 0.12, f"{task.labels[said]}: {verdict}", ha="center", fontsize=TINY)
-    _below(axes, _asked(opinion).strip())
+    colour, verdict = (RIGHT, "right") if said == true else (WRONG, "wrong")
+    value = float(probabilities[shown_class(task, said)])
+    place.text(0.5, 0.40, f"{value:.2f}", 13, color=colour)
+    place.bar(1.0, 0.48, 0.1, "#E6E6E6")
+    place.bar(value, 0.48, 0.1, colour)
+    place.text(0.5, 0.75, f"{task.labels[said]}: {verdict}")
+    place.below("\n".join(_asked(opinion)))
+
+
+def shown_class(task: Task, said: int) -> int:
+    """The class whose probability is written: of two the positive one, else the model's choice."""
+    return 1 if len(task.labels) == 2 else said
 
 
 def _class_keys() -> list[Line2D]:

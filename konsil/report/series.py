@@ -11,6 +11,13 @@ from konsil.evaluation.results import Row
 
 YARDSTICK = "centralized"  # the role that needs pooled images: shown, but not in the competition
 ALONE = "local"  # the role that needs no federation at all
+METRIC_NAMES = {"dice": "Dice", "auc": "AUC"}
+
+
+def metric_name(metric: str) -> str:
+    """A metric as people write it; `dice_cup` is the Dice of the cup."""
+    first, _, rest = metric.partition("_")
+    return " ".join([METRIC_NAMES.get(first, first), *filter(None, [rest])])
 
 
 class Series(NamedTuple):

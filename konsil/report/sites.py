@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
-from konsil.report.series import ALONE, YARDSTICK, Estimate, Estimates, Series
+from konsil.report.series import ALONE, YARDSTICK, Estimate, Estimates, Series, metric_name
 from konsil.report.style import FAINT, INK, MARKERS, new_figure
 
 LANE = 0.085  # inches between two methods of a site
@@ -26,7 +26,7 @@ def draw_sites(
     figure = new_figure(1.6 + len(rows) * (LANE * len(lines) + 0.16))
     panels = figure.subplots(1, 2 if reference else 1, sharey=True, squeeze=False)[0]
     _draw_marks(panels[0], rows, lines, colours)
-    panels[0].set_title(f"Test {metric}")
+    panels[0].set_title(f"Test {metric_name(metric)}")
     panels[0].set_yticks(range(len(rows)), [SUMMARIES.get(row, row) for row in rows])
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     if reference:
@@ -34,6 +34,7 @@ def draw_sites(
         _draw_marks(panels[1], rows, gains, colours)
         _draw_zero(panels[1])
         panels[1].set_title(f"Gain over {reference.name}")
+        panels[1].set_xlabel(f"right of the line: better than {reference.name}")
     figure.legend(
         handles=[_key(series, colours) for series in lines],
         loc="outside lower center",

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
@@ -18,8 +17,9 @@ from konsil.plan import Plan
 
 WIDTH = 9.0  # inches; 900 pixels and more
 DPI = 150
-SMALLER_DPI = (150, 130, 110, 100)
+SMALLER_DPI = (DPI, 130, 110, 100, 80)
 MOST_BYTES = 400_000
+GREYS = range(0, 256, 17)  # black to white
 INK, FAINT, GRID = "#222222", "#777777", "#E4E4E4"
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
@@ -83,14 +83,6 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
     return figure
 
 
-def bare(axes: Axes) -> None:
-    """No ticks and no frame: for pictures."""
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-
-
 def write_figure(figure: Figure, path: Path) -> Path:
     """A PNG below the limit, there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,13 +96,26 @@ def write_figure(figure: Figure, path: Path) -> Path:
 
 
 def _encodings(figure: Figure) -> Iterable[bytes]:
-    """The figure as PNG, with ever fewer pixels; a palette of 256 colours is enough here."""
+    """The figure as PNG: as drawn, or else with few colours and ever fewer pixels."""
     for dpi in SMALLER_DPI:
-        drawn, packed = io.BytesIO(), io.BytesIO()
+        drawn = io.BytesIO()
         figure.savefig(drawn, format="png", dpi=dpi, facecolor="white")
-        picture = Image.open(drawn).convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        picture.save(packed, format="png", optimize=True)
-        yield packed.getvalue()
+        if dpi == DPI:
+            yield drawn.getvalue()
+        yield _with_palette(Image.open(drawn).convert("RGB"))
+
+
+def _with_palette(picture: Image.Image) -> bytes:
+    """256 colours: the picture's own, and greys, so that text and paper do not take on a tint."""
+    own = picture.quantize(256 - len(GREYS)).getpalette() or []
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([*own, *(level for level in GREYS for _ in range(3))])
+    indexed = picture.quantize(palette=palette, dither=Image.Dither.NONE)
+    paper = picture.convert("L").point(lambda level: 255 * (level == 255), mode="1")
+    indexed.paste(255, mask=paper)  # Pillow's search for the nearest colour is not exact
+    packed = io.BytesIO()
+    indexed.save(packed, "png", optimize=True)
+    return packed.getvalue()
 
 
 def _small_enough(encodings: Iterable[bytes]) -> bytes:

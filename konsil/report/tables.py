@@ -11,7 +11,7 @@ from rich.text import Text
 
 from konsil.errors import RunError
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row
-from konsil.report.series import YARDSTICK, Estimates, Series, estimates_of
+from konsil.report.series import YARDSTICK, Estimates, Series, estimates_of, metric_name
 
 MISSING = "–"
 SITES_WITH_INTERVALS = 3  # with more of them, intervals in every cell exceed 120 columns
@@ -115,7 +115,8 @@ def selector_lines(rows: list[Row]) -> list[str]:
 def _caption(rows: Sequence[Row], sites: Sequence[str], metric: str, split: str) -> str:
     seeds = sorted({r.seed for r in rows})
     images = max(r.n for r in rows)
-    parts = [f"{metric}, {images} {SPLIT_NAMES.get(split, split)} images of {len(sites)} sites"]
+    what = f"{metric_name(metric)}, {images} {SPLIT_NAMES.get(split, split)} images"
+    parts = [f"{what} of {len(sites)} sites"]
     if len(seeds) > 1:
         parts.append(
             f"mean of {len(seeds)} seeds, ± is the half-width of the 95 % confidence interval"
@@ -123,7 +124,7 @@ def _caption(rows: Sequence[Row], sites: Sequence[str], metric: str, split: str)
     else:
         parts.append(f"seed {seeds[0]}")
     parts.append("checkpoints chosen on validation images")
-    parts.append(f"bold: best without pooling images ({YARDSTICK} is a yardstick)")
+    parts.append(f"bold: best without pooling images ({YARDSTICK} does)")
     return "; ".join(parts) + "."
 
 
