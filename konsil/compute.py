@@ -18,6 +18,8 @@ def prepare_process(compute: ComputeConfig) -> None:
     """Set up this process to compute for sites, once."""
     check_device(compute.device)
     torch.set_num_threads(compute.threads)
+    if compute.device != "cpu":
+        torch.use_deterministic_algorithms(True, warn_only=True)
     keep_freed_memory()
 
 

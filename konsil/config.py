@@ -113,6 +113,7 @@ class NetworkConfig(Block):
         None  # default: unet for segmentation, resnet18 for classification
     )
     norm: Literal["instance", "batch", "group"] | None = None  # default: the network's own
+    width: int | None = Field(None, ge=1)  # U-Nets: channels of the first level
 
 
 class TrainingConfig(Block):
@@ -169,7 +170,7 @@ class MethodConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str
-    label: str = ""
+    label: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")  # also a folder's name
 
     @property
     def title(self) -> str:

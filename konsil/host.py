@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,7 @@ class SiteHost:
             if request.kind == "round":
                 upload = bench.method.local(site, request.parts)
                 site.finish_learners(upload)
+        check_finite(site, upload)
         state.facts["weights"] = upload.weights
         state.upload, state.round = upload.parts, request.round
         if request.kind == "finish":
@@ -80,11 +82,11 @@ class SiteHost:
             return {"measures": {}, "images": 0}
         method = self._bench.method
         measures: dict[str, float] = {}
-        state.last = {}
         for role, weights in method.opinions(site, request.parts).items():
             measures[role] = site.score(site.localised(role, weights))
             if role in method.private_roles:
-                state.last[role] = weights
+                if request.kind == "finish":
+                    state.last[role] = weights
                 if measures[role] >= state.best_scores.get(role, -1.0):
                     state.best[role], state.best_scores[role] = weights, measures[role]
         measures |= method.measures(site, request.parts)
@@ -165,6 +167,16 @@ class SiteHost:
 
     def _save(self, request: Request, state: SiteState) -> None:
         state.save(self._path(request), self.plan.hash, self.plan.experiment.engine.durable)
+
+
+def check_finite(site: Site, upload: Upload) -> None:
+    """Training that has diverged is an error of this round, not a state to carry on with."""
+    for name, weights in (*site.private.items(), *upload.parts.items()):
+        if not isfinite(float(weights.flat.norm())):
+            raise StateError(
+                f"site {site.name}, round {site.round}: training diverged ({name} is not finite); "
+                "its state stays at the round before; lower training.lr"
+            )
 
 
 def site_folder(job_folder: Path, site: str) -> Path:

@@ -84,8 +84,10 @@ class Learner:
         if moments is None or not moments.layout.entries:
             return
         device = self.bound.flat.device
+        fused = self.optimizer.defaults.get("fused")
         self.optimizer.state[self._parameter] = {
-            e.name: moments.flat[e.span].view(e.shape).clone().to(device)
+            # torch wants the step on the device for fused Adam, and on the CPU otherwise
+            e.name: moments[e.name].clone().to(device if fused or e.name != "step" else "cpu")
             for e in moments.layout.entries
         }
 

@@ -116,6 +116,7 @@ class Plan:
             image_size=e.federation.image_size,
             norm=e.network.norm,
             normalise=e.task.normalise,
+            width=e.network.width,
         )
         return Context(network, task, e.training, sites, e.rounds, job.seed)
 

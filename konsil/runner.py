@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import platform
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 import yaml
@@ -18,11 +19,11 @@ from konsil.engines import Engine, make_engine
 from konsil.errors import RunError
 from konsil.evaluation.protocol import CHECKPOINTS, Checkpoint, Examiner
 from konsil.evaluation.results import CLIENT_AVERAGE, Row, write_results
+from konsil.files import remove_parts, write_text
 from konsil.method import broadcast
 from konsil.observers.eventlog import EventLog
 from konsil.plan import Job, Plan
 from konsil.server import Record, Server
-from konsil.storage import write_text
 
 Observer = Callable[[dict[str, Any]], None]
 RESULT_FILES: dict[Checkpoint, str] = {"best": "results.csv", "last": "results-last.csv"}
@@ -40,13 +41,15 @@ class Run:
         check_device(self.plan.experiment.compute.device)
         if (self.folder / "plan.yaml").exists():
             self._check_same_plan(resume)
-        elif self.folder.exists() and any(self.folder.iterdir()):
+        elif self.folder.exists() and any(not _hidden(p) for p in self.folder.iterdir()):
             raise RunError(f"{self.folder}: not empty and not a run; choose another --out")
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_splits(self.folder / "splits.csv")
+        self._lock = lock(self.folder)
+        remove_parts(self.folder)
         if not (self.folder / "plan.yaml").exists():
             facts = self.plan.to_json() | {"environment": environment()}
             write_text(self.folder / "plan.yaml", yaml.safe_dump(facts, sort_keys=False))
+        write_splits(self.folder / "splits.csv")
 
     def _check_same_plan(self, resume: bool) -> None:
         if not resume:
@@ -70,9 +73,11 @@ class Run:
         try:
             self._notify("run_started", plan=self.plan.hash)
             for job in self.plan.jobs:
-                if not self._result_path(job).exists():
-                    engine = engine or make_engine(self.plan, self.folder)
-                    self._job(job, engine)
+                if self._result_path(job).exists():
+                    self._forget_state(job)  # it may have been killed before it could
+                    continue
+                engine = engine or make_engine(self.plan, self.folder)
+                self._job(job, engine)
             self._notify("run_done")
             return self.write_results()["best"]
         finally:
@@ -141,13 +146,28 @@ class Run:
 
     def _forget_state(self, job: Job) -> None:
         """A finished job needs no optimiser moments: gigabytes, with many sites and seeds."""
-        for state in (self.folder / job.name).glob("sites/*/state.knsl"):
-            state.unlink()
+        for site in (self.folder / job.name).glob("sites/*"):
+            remove_parts(site)
+            (site / "state.knsl").unlink(missing_ok=True)
         shutil.rmtree(self.folder / job.name / "server", ignore_errors=True)
 
     def _notify(self, event: str, **facts: Any) -> None:
         for observer in self.observers:
             observer({"event": event, **facts})
+
+
+def lock(folder: Path) -> TextIO:
+    """Only one process works in a run folder; the lock goes with the process, however it ends."""
+    file = open(folder / ".lock", "w")  # noqa: SIM115  held as long as the run
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise RunError(f"{folder}: another process is working on this run") from None
+    return file
+
+
+def _hidden(path: Path) -> bool:
+    return path.name.startswith(".")
 
 
 def client_averages(rows: list[Row], metric: str) -> dict[str, float]:

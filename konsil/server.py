@@ -12,7 +12,7 @@ from konsil.config import ServerConfig
 from konsil.engines import Engine
 from konsil.errors import RoundFailed, StateError, UploadRefused
 from konsil.messages import Failure, Kind, Reply, Request
-from konsil.method import Method, broadcast
+from konsil.method import broadcast
 from konsil.plan import Job, Plan
 from konsil.storage import read_parts, write_parts
 from konsil.weights import Layout, Parts, WeightedMean, Weights
@@ -64,17 +64,17 @@ class Intake:
 
     def __init__(
         self,
-        method: Method,
         request: Request,
         roster: Iterable[str],
         layouts: dict[str, Layout],
         config: ServerConfig,
     ) -> None:
-        self.method, self.request, self.layouts, self.config = method, request, layouts, config
+        self.request, self.layouts, self.config = request, layouts, config
         self.waiting = list(roster)  # not yet summed, in roster order
         self.arrived: dict[str, Reply | None] = {}  # None: will not come
         self.summed: list[str] = []
         self.facts: dict[str, dict[str, Any]] = {}
+        self.missing: dict[str, str] = {}  # site -> why
         self._means = {name: WeightedMean(layout) for name, layout in layouts.items()}
 
     def accept(self, reply: Reply) -> None:
@@ -85,8 +85,9 @@ class Intake:
         self.arrived[reply.site] = reply
         self._sum_in_order()
 
-    def absent(self, site: str) -> None:
+    def absent(self, site: str, reason: str) -> None:
         """This site will not answer in this round."""
+        self.missing[site] = reason
         self.arrived[site] = None
         self._sum_in_order()
 
@@ -202,7 +203,7 @@ class Server:
         parts = broadcast(self.record.shared)
         requests = [self._request(kind, site, number, parts, validate) for site in self.roster]
         layouts = self.method.uploads(parts) if kind == "round" else {}
-        intake = Intake(self.method, requests[0], self.roster, layouts, self.config)
+        intake = Intake(requests[0], self.roster, layouts, self.config)
         away = {s for s in self.roster if kind == "round" and self._away(s, number)}
         for site in sorted(away):
             self._miss(intake, site, number, "absent by the experiment's plan")
@@ -231,21 +232,21 @@ class Server:
             if self.config.on_bad_upload == "stop":
                 raise
             if answer.site in intake.waiting:
-                intake.absent(answer.site)
+                intake.absent(answer.site, str(refusal))
 
     def _miss(self, intake: Intake, site: str, number: int, reason: str) -> None:
         self.notify("site_missing", round=number, site=site, reason=reason)
-        intake.absent(site)
+        intake.absent(site, reason)
 
     def _enough(self, intake: Intake, number: int) -> None:
         away = sum(self._away(s, number) for s in self.roster)
         needed = min(self.config.min_sites or len(self.roster) - away, len(self.roster))
         if len(intake.summed) < max(1, needed):
-            missing = [s for s in self.roster if s not in intake.summed]
+            reasons = "\n".join(f"  {site}: {why}" for site, why in intake.missing.items())
             raise RoundFailed(
                 f"{self.job.name}, round {number}: {len(intake.summed)} of {len(self.roster)} "
-                f"sites answered, {needed} are needed (missing: {', '.join(missing)}); "
-                "lower server.min_sites or bring them back, then --resume"
+                f"sites answered, {needed} are needed; missing:\n{reasons}\n"
+                "mend that, then --resume; server.min_sites says with how many a round may go on"
             )
 
     def _learn_of(self, intake: Intake, number: int) -> None:

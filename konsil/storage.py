@@ -10,7 +10,6 @@ and a damaged one is refused by name.
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 from konsil.errors import StateError
+from konsil.files import replacing
 from konsil.weights import Layout, Parts, Weights
 
 MAGIC = b"KNSL1\n"
@@ -53,11 +53,15 @@ def unpack(
 
 def write_parts(path: Path, header: Header, parts: Parts, durable: bool = False) -> None:
     """A file of header and parts, whole or not at all; `durable` also survives a power cut."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _replacing(path, durable) as temporary, open(temporary, "wb") as file:
-        for piece in _pieces(header, parts):
-            file.write(piece)
-        _settle(file.fileno(), durable)
+    try:
+        with replacing(path, durable) as file:
+            for piece in _pieces(header, parts):
+                file.write(piece)
+    except OSError as error:
+        raise StateError(
+            f"{path}: cannot be written ({error.strerror or error}); what was there before is "
+            "whole: make room, then --resume"
+        ) from None
 
 
 def read_parts(path: Path) -> tuple[Header, dict[str, Weights]]:
@@ -69,43 +73,6 @@ def read_parts(path: Path) -> tuple[Header, dict[str, Weights]]:
     except OSError as error:
         raise StateError(f"{path}: cannot be read ({error})") from None
     return unpack(data, str(path))
-
-
-def write_text(path: Path, text: str, durable: bool = False) -> None:
-    """A text file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _replacing(path, durable) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        _settle(file.fileno(), durable)
-
-
-class _replacing:
-    """A temporary name that takes the place of `path` if all goes well."""
-
-    def __init__(self, path: Path, durable: bool) -> None:
-        self.path, self.durable = path, durable
-        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-
-    def __enter__(self) -> Path:
-        return self.temporary
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self.temporary.unlink(missing_ok=True)
-            return
-        os.replace(self.temporary, self.path)
-        if self.durable:
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-
-
-def _settle(descriptor: int, durable: bool) -> None:
-    if durable:
-        os.fsync(descriptor)
 
 
 def _pieces(header: Header, parts: Parts) -> Iterator[bytes | memoryview]:

@@ -8,7 +8,6 @@ one wins while the other takes what it finds: the name says what is inside.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 import uuid
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from konsil.errors import DataError
+from konsil.files import write_text
 
 MANIFEST = "federation.json"
 BUILDING = ".building-"
@@ -58,27 +58,14 @@ def facts_if_whole(folder: Path) -> dict[str, Any] | None:
     return facts if whole else None
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """A file with this text, or the file as it was: never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with part.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
 def _write_manifest(folder: Path, facts: dict[str, Any]) -> None:
     files = {
         path.relative_to(folder).as_posix(): path.stat().st_size
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-    write_atomically(folder / MANIFEST, json.dumps({"facts": facts, "files": files}, indent=1))
+    text = json.dumps({"facts": facts, "files": files}, indent=1)
+    write_text(folder / MANIFEST, text, durable=True)
 
 
 def _publish(building: Path, final: Path) -> None:

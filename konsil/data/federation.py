@@ -14,7 +14,7 @@ import PIL
 
 from konsil.config import FederationConfig, TaskConfig
 from konsil.data import synthetic
-from konsil.data.cache import folder_once, write_atomically
+from konsil.data.cache import folder_once
 from konsil.data.decode import Report, write_arrays
 from konsil.data.findings import Findings
 from konsil.data.folders import list_folder
@@ -24,6 +24,7 @@ from konsil.data.sources import SPLITS, Item, Patients
 from konsil.data.splits import draw_splits
 from konsil.data.tables import list_csv
 from konsil.errors import DataError
+from konsil.files import write_text
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Federation:
         table.writerow(["site", "image", "label", "patient", "split"])
         for item in self.items:
             table.writerow([item.site, item.image, item.label, item.patient, item.split])
-        write_atomically(path, text.getvalue())
+        write_text(path, text.getvalue())
 
 
 def open_federation(

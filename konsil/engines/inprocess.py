@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from konsil.errors import KonsilError
 from konsil.host import SiteHost
 from konsil.messages import Failure, Reply, Request
 from konsil.plan import Plan
@@ -21,7 +22,10 @@ class InProcessEngine:
     ) -> Iterator[Reply | Failure]:
         """The replies, in the order of the requests."""
         for request in requests:
-            yield self.host.handle(request)
+            try:
+                yield self.host.handle(request)
+            except KonsilError as error:
+                yield Failure(request.site, str(error))
 
     def close(self) -> None:
         """Nothing to end."""

@@ -14,7 +14,6 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from konsil.engines.worker import REFUSAL
-from konsil.errors import KonsilError
 from konsil.messages import Failure, Reply, Request
 from konsil.plan import POOLED_SITE, Plan
 
@@ -58,8 +57,8 @@ class ProcessEngine:
             answer = self._worker(number).receive(request)
             if not queues[number]:
                 del queues[number]
-            if isinstance(answer, Failure):
-                self._end(number)
+            if self._worker(number).process.poll() is not None:
+                self._end(number)  # a new one takes its place when it is needed
             yield answer
         if not ready:
             yield from self._expire(queues)
@@ -124,7 +123,7 @@ class Worker:
             code = self.process.wait()
             return Failure(request.site, f"its process ended with exit code {code}")
         if message[:1] == REFUSAL:
-            raise KonsilError(message[1:].decode())
+            return Failure(request.site, message[1:].decode())
         return Reply.from_bytes(bytearray(memoryview(message)[1:]))
 
     def kill(self) -> None:

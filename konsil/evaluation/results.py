@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from konsil.errors import RunError
-from konsil.storage import write_text
+from konsil.files import write_text
 
 CLIENT_AVERAGE = "client_average"  # plain mean of the sites' values
 GLOBAL = "global"  # over all images of all sites

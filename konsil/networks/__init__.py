@@ -7,7 +7,7 @@ super model needs only this package.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
@@ -33,6 +33,9 @@ class NetworkSpec:
     image_size: int
     norm: str | None = None  # instance, batch or group; None: the network's own default
     normalise: bool = False  # PerImageNorm as the first module
+    # U-Nets: channels of the first level, which double four times; None: the network's own.
+    # Not in the repr, by which initial weights are drawn: they outlive the field.
+    width: int | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary."""
@@ -97,8 +100,10 @@ def build_network(spec: NetworkSpec) -> Network:
     """The network with random initial weights from torch's global generator."""
     _check(spec)
     kind = _KINDS[spec.name]
-    norm = {} if kind.norm is None else {"norm": spec.norm or kind.norm}
-    return Network(kind.build(spec.in_channels, spec.outputs, **norm), spec.normalise)
+    options: dict[str, Any] = {} if kind.norm is None else {"norm": spec.norm or kind.norm}
+    if spec.width is not None:
+        options["width"] = spec.width
+    return Network(kind.build(spec.in_channels, spec.outputs, **options), spec.normalise)
 
 
 def head_module(net: nn.Module) -> str:
@@ -118,6 +123,8 @@ def _check(spec: NetworkSpec) -> None:
     for key in ("in_channels", "outputs"):
         if getattr(spec, key) < 1:
             raise ConfigError(f"network {spec.name}: {key} = {getattr(spec, key)}: at least 1")
+    if spec.width is not None and not _KINDS[spec.name].segments:
+        raise ConfigError(f"network.width = {spec.width}: for U-Nets only; leave it out")
     _check_norm(spec)
     _check_size(spec)
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from konsil.networks.layers import norm_layer
 
 
-def residual_unet(in_channels: int, outputs: int, norm: str) -> nn.Module:
+def residual_unet(in_channels: int, outputs: int, norm: str, width: int = 16) -> nn.Module:
     """MONAI's U-Net, 16 to 256 channels with two residual units: 1.63 M parameters."""
     # Here and not above: MONAI's networks take seconds to import, the other networks do not
     # need them, and every worker process would pay.
@@ -20,7 +20,7 @@ def residual_unet(in_channels: int, outputs: int, norm: str) -> nn.Module:
         spatial_dims=2,
         in_channels=in_channels,
         out_channels=outputs,
-        channels=(16, 32, 64, 128, 256),
+        channels=[width * 2**level for level in range(5)],
         strides=(2, 2, 2, 2),
         num_res_units=2,
         norm="batch" if norm == "group" else norm,

@@ -218,15 +218,6 @@ def test_synthetic_federation_that_lost_files_is_written_again(build):
     assert build.open(synthetic="retina", images=counts).fingerprint == before
 
 
-def test_write_atomically_keeps_the_old_file_on_an_error(tmp_path):
-    path = tmp_path / "file"
-    cache.write_atomically(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        cache.write_atomically(path, "\ud800")
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
 def test_manifest_states_sizes(build):
     build.pairs("a", 4)
     folder = build.open().folder

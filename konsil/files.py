@@ -1,0 +1,51 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
+    """A file beside `path` that takes its place if all goes well; a reader never sees half.
+
+    `durable` waits for the disk and so survives a power cut; a killed process loses nothing
+    either way.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        os.replace(part, path)
+        if durable:
+            _sync_folder(path.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str, durable: bool = False) -> None:
+    """A text file, whole or not at all."""
+    with replacing(path, durable) as file:
+        file.write(text.encode())
+
+
+def remove_parts(folder: Path) -> None:
+    """Sweep away what killed processes left half-written."""
+    for part in folder.glob(".*.part"):
+        part.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
