@@ -8,11 +8,20 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from konsil.errors import ConfigError
 
@@ -22,7 +31,18 @@ SYNTHETIC = ("retina", "prostate", "pathology")
 class Block(BaseModel):
     """A part of the experiment file: immutable, and strict about its keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _not_a_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        """YAML reads yes, no, on and off as booleans, and Python reads those as 1 and 0."""
+        field = cls.model_fields[str(info.field_name)]
+        if isinstance(value, bool) and field.annotation is not bool:
+            raise ValueError("must not be true or false (as YAML reads yes, no, on and off)")
+        return value
 
 
 class FederationConfig(Block):
@@ -61,7 +81,7 @@ class FederationConfig(Block):
                 f"found {' and '.join(given) or 'none'}"
             )
         if self.images is not None and self.synthetic is None:
-            raise ValueError("images (a count a site) goes with synthetic only")
+            raise ValueError("images: a count a site goes with synthetic only")
         return self
 
     @property
@@ -86,18 +106,20 @@ class TaskConfig(Block):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.name == "segmentation" and self.loss == "cross_entropy":
-            raise ValueError("loss: segmentation takes dice or dice_ce")
+            raise ValueError(f"loss = {self.loss!r}: segmentation takes dice or dice_ce")
         if self.name == "classification" and self.loss in ("dice", "dice_ce"):
-            raise ValueError("loss: classification takes cross_entropy")
+            raise ValueError(f"loss = {self.loss!r}: classification takes cross_entropy")
         if self.name == "classification" and self.structures:
-            raise ValueError("structures belong to segmentation; classification takes classes")
+            raise ValueError("structures: they belong to segmentation; give classes")
         if self.name == "segmentation" and self.classes:
-            raise ValueError("classes belong to classification; segmentation takes structures")
+            raise ValueError("classes: they belong to classification; give structures")
         if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
-            raise ValueError("classes: at least two different names")
+            raise ValueError(f"classes = {self.classes}: at least two different names")
         for structure, values in (self.structures or {}).items():
             if not values or 0 in values:
-                raise ValueError(f"structures.{structure}: list its mask values; 0 is background")
+                raise ValueError(
+                    f"structures.{structure} = {values}: list its mask values; 0 is background"
+                )
         return self
 
     @property
@@ -130,6 +152,13 @@ class TrainingConfig(Block):
     validate_every: int = Field(1, ge=1)  # rounds; the last round is always validated
     running_statistics: Literal["average", "local"] = "average"
 
+    @field_validator("betas")
+    @classmethod
+    def _fading(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError("must be two numbers from 0 to below 1")
+        return betas
+
 
 class ServerConfig(Block):
     """When a round is complete, and which uploads are refused."""
@@ -160,7 +189,7 @@ class ComputeConfig(Block):
     def _known(cls, device: str) -> str:
         kind = device.split(":")[0]
         if kind not in ("cpu", "cuda", "mps"):
-            raise ValueError("cpu, cuda, cuda:N or mps")
+            raise ValueError("must be cpu, cuda, cuda:N or mps")
         return device
 
 
@@ -217,10 +246,10 @@ class Experiment(Block):
         if twice:
             raise ValueError(f"methods: {twice[0]} stands twice; give one of them a label")
         if len(set(self.seeds)) < len(self.seeds):
-            raise ValueError("seeds: every seed once")
+            raise ValueError(f"seeds = {self.seeds}: every seed once")
         segmenter = self.network_name.startswith("unet")
         if segmenter != (self.task.name == "segmentation"):
-            raise ValueError(f"network.name: {self.network_name} does not fit {self.task.name}")
+            raise ValueError(f"network.name = {self.network_name!r}: not for {self.task.name}")
         return self
 
     @property
@@ -241,7 +270,7 @@ def read_experiment(path: Path, overrides: list[str] | None = None) -> Experimen
     try:
         raw = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+        raise ConfigError(f"{path}: not valid YAML: {_trouble(error)}") from None
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: an experiment is a mapping of keys, such as `rounds: 30`")
     for override in overrides or []:
@@ -263,29 +292,70 @@ def explain(error: ValidationError, source: str, model: type[BaseModel]) -> str:
     return f"{source}: this cannot be meant:\n" + "\n".join(lines)
 
 
+# Pydantic's kinds of findings, in the words of somebody who writes an experiment file.
+IN_WORDS = {
+    "int_parsing": "must be a whole number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_parsing": "must be a number",
+    "float_type": "must be a number",
+    "bool_parsing": "must be true or false",
+    "bool_type": "must be true or false",
+    "string_type": "must be a text",
+    "string_pattern_mismatch": "must be letters, digits, dots, dashes and underscores only",
+    "path_type": "must be a path",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a block of keys",
+    "finite_number": "must be a finite number",
+}
+
+
 def _explain_one(finding: dict[str, Any], model: type[BaseModel]) -> str:
-    loc = [p for p in finding["loc"] if not (isinstance(p, str) and "[" in p)]
-    path = ".".join(map(str, loc)) or "experiment"
-    if finding["type"] == "extra_forbidden":
-        allowed = _allowed_keys(model, loc[:-1])
-        close = difflib.get_close_matches(str(loc[-1]), allowed, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        return f"{path}: unknown key; {hint}allowed here: {', '.join(allowed)}"
-    if finding["type"] == "missing":
-        return f"{path}: missing; it has no default"
-    message = finding["msg"].removeprefix("Value error, ")
-    value = finding.get("input")
-    shown = "" if isinstance(value, dict | BaseModel) else f" = {value!r}"
-    return f"{path}{shown}: {message[0].lower()}{message[1:]}"
+    loc, kind = list(finding["loc"]), finding["type"]
+    path = ".".join(map(str, loc))
+    if kind == "extra_forbidden":
+        return f"{path}: unknown key; {_suggestion(model, loc)}"
+    if kind == "missing":
+        short_list = loc and isinstance(loc[-1], int)
+        return f"{path}: missing; " + ("the list is too short" if short_list else "no default")
+    if kind == "model_type":
+        allowed = ", ".join(_allowed_keys(model, loc))
+        return f"{path} = {finding['input']!r}: must be a block of keys; allowed: {allowed}"
+    message = IN_WORDS.get(kind) or _in_our_words(finding["msg"])
+    if isinstance(finding["input"], dict | BaseModel):  # a whole block: the message names the key
+        joint = "." if re.match(r"[\w.]+(:| = )", message) else ": "
+        return f"{path}{joint}{message}" if path else message
+    return f"{path} = {finding['input']!r}: {message}"
+
+
+def _suggestion(model: type[BaseModel], loc: list[Any]) -> str:
+    allowed = _allowed_keys(model, loc[:-1])
+    close = difflib.get_close_matches(str(loc[-1]), allowed, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"{hint}allowed here: {', '.join(allowed)}"
+
+
+def _in_our_words(message: str) -> str:
+    message = message.removeprefix("Value error, ").replace("Input should be", "must be")
+    message = message.replace("List should have", "must have").replace(" after validation", "")
+    return message[0].lower() + message[1:]
+
+
+def _trouble(error: yaml.YAMLError) -> str:
+    """What is wrong with a YAML text and in which line, without its parser's vocabulary."""
+    mark = getattr(error, "problem_mark", None)
+    place = f"line {mark.line + 1}: " if mark is not None else ""
+    return place + str(getattr(error, "problem", None) or error)
 
 
 def _allowed_keys(model: type[BaseModel], loc: list[Any]) -> list[str]:
     for part in loc:
         field = model.model_fields.get(str(part))
         annotation = getattr(field, "annotation", None)
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            break
-        model = annotation
+        annotation = next(iter(get_args(annotation)), annotation)  # of a list, its entries
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model = annotation
     return sorted(f.alias or name for name, f in model.model_fields.items())
 
 
@@ -296,7 +366,9 @@ def _lay_over(raw: dict[str, Any], override: str) -> None:
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not valid YAML: {error}") from None
+        raise ConfigError(
+            f"--set {override}: the value is not valid YAML: {_trouble(error)}"
+        ) from None
     *parents, last = key.strip().split(".")
     node: Any = raw
     for depth, parent in enumerate(parents):
@@ -316,11 +388,10 @@ def _child(node: Any, key: str, path: str, override: str) -> Any:
             node[index] = {"name": node[index]}
         return node[index]
     if not isinstance(node, dict):
-        raise ConfigError(f"--set {override}: {path} has no keys below it")
+        above = path.rpartition(".")[0]
+        raise ConfigError(f"--set {override}: {above} has no keys below it")
     if node.get(key) is None:
         node[key] = {}
-    elif isinstance(node[key], str):
-        raise ConfigError(f"--set {override}: {path} is a value, it has no keys below it")
     return node[key]
 
 

@@ -25,9 +25,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from konsil.config import MethodConfig, TrainingConfig, explain
+from konsil.config import Block, MethodConfig, TrainingConfig, explain
 from konsil.errors import ConfigError
 from konsil.learner import OptimizerPolicy, moments_layout
 from konsil.networks import NetworkSpec, build_network
@@ -42,10 +42,8 @@ if TYPE_CHECKING:
 SERVER_ONLY = "server."
 
 
-class MethodSettings(BaseModel):
+class MethodSettings(Block):
     """A method's settings: frozen, checked, with sane defaults."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 @dataclass(frozen=True)
