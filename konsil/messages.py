@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Self
 
+from konsil.errors import StateError
 from konsil.storage import pack, unpack
 from konsil.weights import Parts
 
@@ -31,8 +32,12 @@ class Message:
     @classmethod
     def from_bytes(cls, message: bytes | bytearray) -> Self:
         """The message as it arrives."""
-        header, parts = unpack(message, cls.__name__.lower())
-        return cls(**header, parts=parts)
+        source = cls.__name__.lower()
+        header, parts = unpack(message, source)
+        try:
+            return cls(**header, parts=parts)
+        except TypeError as error:
+            raise StateError(f"{source}: not what a {source} holds ({error})") from None
 
 
 class Request(Message):

@@ -1,10 +1,11 @@
 """Named weights with a JSON header, as bytes: one form on the wire and on the disk.
 
-    magic | header length | header (JSON) | the flat buffers, one after the other
+    magic | length of the header | checksum | header (JSON) | the flat buffers, one by one
 
-The header lists each part with its layout; it never holds anything that must be executed. A file
-is written beside its place and renamed, and carries a checksum: it is there whole or not at all,
-and a damaged one is refused by name.
+The header lists each part with its layout; it never holds anything that must be executed. The
+checksum covers all that follows it: a flipped digit in a header is as bad as one in a buffer. A
+file is written beside its place and renamed: it is there whole or not at all, and a damaged one
+is refused by name.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from konsil.files import replacing
 from konsil.weights import Layout, Parts, Weights
 
 MAGIC = b"KNSL1\n"
+PREFIX = struct.Struct(f"<{len(MAGIC)}sII")  # magic, length of the header, checksum
 Header = dict[str, Any]
 
 
@@ -36,19 +38,17 @@ def unpack(
 ) -> tuple[Header, dict[str, Weights]]:
     """Header and parts of a message; the weights are views of its bytes."""
     data = message if isinstance(message, bytearray) else bytearray(message)
-    start = len(MAGIC) + 4
-    if len(data) < start or data[: len(MAGIC)] != MAGIC:
+    if len(data) < PREFIX.size or data[: len(MAGIC)] != MAGIC:
         raise StateError(f"{source}: not a Konsil message")
-    (length,) = struct.unpack_from("<I", data, len(MAGIC))
-    try:
-        header = json.loads(bytes(data[start : start + length]))
-        listing, user, checksum = header["parts"], header["header"], header["crc32"]
-    except (ValueError, KeyError, TypeError):
-        raise StateError(f"{source}: damaged header") from None
-    body = memoryview(data)[start + length :]
-    if len(body) != sum(4 * part["size"] for part in listing) or zlib.crc32(body) != checksum:
+    _, length, checksum = PREFIX.unpack_from(data)
+    rest = memoryview(data)[PREFIX.size :]
+    if length > len(rest) or zlib.crc32(rest) != checksum:
         raise StateError(f"{source}: damaged: length or checksum is wrong")
-    return user, _weights(listing, data, start + length)
+    try:
+        header = json.loads(bytes(rest[:length]))
+        return header["header"], _weights(header["parts"], data, PREFIX.size + length)
+    except (ValueError, KeyError, TypeError, StateError) as error:
+        raise StateError(f"{source}: damaged header ({error})") from None
 
 
 def write_parts(path: Path, header: Header, parts: Parts, durable: bool = False) -> None:
@@ -77,17 +77,14 @@ def read_parts(path: Path) -> tuple[Header, dict[str, Weights]]:
 
 def _pieces(header: Header, parts: Parts) -> Iterator[bytes | memoryview]:
     buffers = [_bytes_of(weights) for weights in parts.values()]
-    checksum = 0
+    listing = [{"name": name, "layout": w.layout.to_json()} for name, w in parts.items()]
+    text = json.dumps({"header": header, "parts": listing}).encode()
+    # padding keeps the buffers aligned to 64 bytes, so that they can be used where they lie
+    text += b" " * (-(PREFIX.size + len(text)) % 64)
+    checksum = zlib.crc32(text)
     for buffer in buffers:
         checksum = zlib.crc32(buffer, checksum)
-    listing = [
-        {"name": name, "size": w.layout.size, "layout": w.layout.to_json()}
-        for name, w in parts.items()
-    ]
-    text = json.dumps({"header": header, "parts": listing, "crc32": checksum}).encode()
-    # padding keeps the buffers aligned to 64 bytes, so that they can be used where they lie
-    text += b" " * (-(len(MAGIC) + 4 + len(text)) % 64)
-    yield MAGIC + struct.pack("<I", len(text)) + text
+    yield PREFIX.pack(MAGIC, len(text), checksum) + text
     yield from buffers
 
 
@@ -96,16 +93,17 @@ def _bytes_of(weights: Weights) -> memoryview:
 
 
 def _weights(listing: list[Header], data: bytearray, offset: int) -> dict[str, Weights]:
+    layouts = {part["name"]: Layout.from_json(part["layout"]) for part in listing}
+    if len(data) - offset != 4 * sum(layout.size for layout in layouts.values()):
+        raise ValueError("the layouts do not fit the length")
     parts = {}
-    for part in listing:
-        layout, size = Layout.from_json(part["layout"]), part["size"]
-        if layout.size != size:
-            raise StateError(f"part {part['name']}: layout and size disagree")
+    for name, layout in layouts.items():
+        size = layout.size
         flat = (
             torch.frombuffer(data, dtype=torch.float32, count=size, offset=offset)
             if size
             else torch.zeros(0)
         )
-        parts[part["name"]] = Weights(layout, flat)
+        parts[name] = Weights(layout, flat)
         offset += 4 * size
     return parts
