@@ -242,9 +242,9 @@ class Weights:
             with safe_open(path, "pt") as file:
                 layout = Layout.from_json(json.loads(file.metadata()["layout"]))
                 pieces = [file.get_tensor(e.name).reshape(-1).float() for e in layout.entries]
+            return cls(layout, torch.cat(pieces))
         except Exception as error:
             raise StateError(f"{path}: not weights that Konsil wrote ({error})") from None
-        return cls(layout, torch.cat(pieces))
 
 
 Parts = Mapping[str, Weights]
