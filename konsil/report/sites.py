@@ -28,6 +28,8 @@ def draw_sites(
     _draw_marks(panels[0], rows, lines, colours)
     panels[0].set_title(f"Test {metric_name(metric)}")
     panels[0].set_yticks(range(len(rows)), [SUMMARIES.get(row, row) for row in rows])
+    if any(len(e.values) > 1 for cells in lines.values() for e in cells.values()):
+        panels[0].set_xlabel("mean over seeds; line: lowest to highest seed")
     panels[0].set_ylim(len(rows) - 0.5, -0.5)
     if reference:
         gains = gains_over(lines, reference)

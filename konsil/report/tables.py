@@ -124,7 +124,7 @@ def _caption(rows: Sequence[Row], sites: Sequence[str], metric: str, split: str)
     else:
         parts.append(f"seed {seeds[0]}")
     parts.append("checkpoints chosen on validation images")
-    parts.append(f"bold: best without pooling images ({YARDSTICK} does)")
+    parts.append(f"bold: best of its column ({YARDSTICK} apart: it pools the images)")
     return "; ".join(parts) + "."
 
 
