@@ -17,7 +17,7 @@ from konsil import __version__
 from konsil.config import Experiment, MethodConfig
 from konsil.errors import ConfigError
 from konsil.method import Context, Method, make_method, method_settings
-from konsil.networks import NetworkSpec
+from konsil.networks import NetworkSpec, check_spec
 from konsil.tasks import make_task
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class Plan:
                 f"the federation has {len(self.sites)} sites"
             )
         for job in self.jobs[:: len(self.experiment.seeds)]:
-            self.method(job)
+            for trained in self.method(job).networks().values():
+                check_spec(trained.spec)
 
     @cached_property
     def jobs(self) -> list[Job]:

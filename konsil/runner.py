@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import torch
 import yaml
 
-from konsil.compute import check_device
+from konsil.compute import check_device, prepare_process
 from konsil.engines import Engine, make_engine
 from konsil.errors import RunError
 from konsil.evaluation.protocol import CHECKPOINTS, Checkpoint, Examiner
@@ -67,6 +67,7 @@ class Run:
 
     def go(self) -> list[Row]:
         """Train and evaluate every job that is not done yet; the rows of all."""
+        prepare_process(self.plan.experiment.compute)  # the server computes as the sites do
         log = EventLog(self.folder / "events.jsonl")
         self.observers.append(log)
         engine: Engine | None = None
@@ -189,15 +190,27 @@ def read_plan(folder: Path) -> dict[str, Any]:
     return dict(facts)
 
 
+METHODS = "experiment.methods"
+# What may differ between a plan and the plan it goes on with: it changes no number.
+MAY_DIFFER = {
+    *("hash", "environment", "data_folder", "experiment.engine", "experiment.name"),
+    *(f"experiment.federation.{place}" for place in ("folder", "csv", "cache")),
+}
+
+
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """The keys in which two plans differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        below = [
-            differences(old.get(k), new.get(k), f"{path}.{k}" if path else k)
-            for k in sorted({*old, *new} - {"hash", "environment", "data_folder", "engine"})
-        ]
-        return [key for keys in below for key in keys]
-    return [] if old == new else [path]
+    if path in MAY_DIFFER or old == new:
+        return []
+    if path == METHODS and [m["label"] for m in old] == [m["label"] for m in new]:
+        old, new = ({m["label"]: m for m in methods} for methods in (old, new))
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return [path]
+    below = [
+        differences(old.get(k), new.get(k), f"{path}.{k}" if path else k)
+        for k in sorted({*old, *new})
+    ]
+    return [key for keys in below for key in keys]
 
 
 def environment() -> dict[str, Any]:

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from konsil.errors import ConfigError, StateError
+from konsil.networks.features import features
 from konsil.networks.layers import NORMS, Classifier, PerImageNorm
 from konsil.networks.resnet import resnet18
 from konsil.networks.small import small
 from konsil.networks.unet import ClassicUNet, residual_unet
 from konsil.networks.vgg import vgg11, vgg11_pooled
 
-__all__ = ["Network", "NetworkSpec", "PerImageNorm", "build_network", "head_module"]
+__all__ = ["Network", "NetworkSpec", "PerImageNorm", "build_network", "check_spec", "head_module"]
 
 
 @dataclass(frozen=True)
@@ -93,12 +94,13 @@ _KINDS = {
     "vgg11": _Kind(vgg11, None, 32),
     "vgg11_pooled": _Kind(vgg11_pooled, None, 32),
     "small": _Kind(small, "group", 16),
+    "features": _Kind(features, None, 16),
 }
 
 
 def build_network(spec: NetworkSpec) -> Network:
     """The network with random initial weights from torch's global generator."""
-    _check(spec)
+    check_spec(spec)
     kind = _KINDS[spec.name]
     options: dict[str, Any] = {} if kind.norm is None else {"norm": spec.norm or kind.norm}
     if spec.width is not None:
@@ -117,7 +119,8 @@ def head_module(net: nn.Module) -> str:
     return layers[-1]
 
 
-def _check(spec: NetworkSpec) -> None:
+def check_spec(spec: NetworkSpec) -> None:
+    """Refuse a network that cannot be built, or not for images of this size."""
     if spec.name not in _KINDS:
         raise ConfigError(f"network.name = {spec.name!r}: one of {', '.join(_KINDS)}")
     for key in ("in_channels", "outputs"):
