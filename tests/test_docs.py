@@ -1,0 +1,62 @@
+"""What is written down must be true: examples run, recipes are valid, links lead somewhere."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+import konsil.method
+from konsil.config import read_experiment
+from konsil.method import REGISTRY, method_settings
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)[^)]*\)")
+
+
+def test_the_method_in_the_docstring_runs():
+    before = dict(REGISTRY)
+    result = doctest.testmod(konsil.method)
+    assert result.attempted >= 3
+    assert result.failed == 0
+    assert before == REGISTRY
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+def test_a_recipe_is_valid(recipe: Path):
+    experiment = read_experiment(recipe)
+    for method in experiment.methods:
+        method_settings(method)
+
+
+def test_there_are_recipes_and_they_travel_with_the_package():
+    assert RECIPES
+    assert (ROOT / "recipes").resolve() == ROOT / "konsil" / "recipes"
+
+
+def links(page: Path) -> list[str]:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    found = LINK.findall(text) + re.findall(r'(?:src|href)="([^"]+)"', text)
+    return [link for link in found if not re.match(r"[a-z]+:|#", link)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_to_files_that_exist(page: Path):
+    broken = [link for link in links(page) if not (page.parent / link.split("#")[0]).exists()]
+    assert not broken
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.strip().replace(" ", "-") for heading in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_into_a_page_lead_to_a_heading(page: Path):
+    text = page.read_text(encoding="utf-8")
+    for target, anchor in re.findall(r"\]\(([^)#\s:]*\.md)?#([^)\s]+)\)", text):
+        other = page.parent / target if target else page
+        assert not other.exists() or anchor in anchors(other), f"{target}#{anchor}"
