@@ -190,13 +190,17 @@ class Site:
         """The validation images, in order."""
         return batches(self._data.val, self._bench.device)
 
+    def training_images(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The training images, in order."""
+        return batches(self._data.train, self._bench.device)
+
     def recalibrated(self, weights: Weights) -> Weights:
         """These weights with norm statistics recomputed on the site's training images."""
         if weights.layout.statistics.start == weights.layout.statistics.stop:
             return weights
         evaluator = self._bench.evaluator
         evaluator.load(weights)
-        recompute_statistics(evaluator, batches(self._data.train, self._bench.device))
+        recompute_statistics(evaluator, self.training_images())
         return evaluator.weights()
 
     def finish_learners(self, upload: Upload) -> None:

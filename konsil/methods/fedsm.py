@@ -7,7 +7,8 @@ by the site in `receive`, because
 
 with lambda' = (K lambda - 1)/(K - 1): the server needs only the plain mean. One responder pulls
 towards itself, which changes nothing; an absent site pulls towards the latest mean when it is
-back. Algorithm 2 (inference) is `supermodel/`.
+back. How the selector learns, and why that is delicate, is `konsil/selector.py`; Algorithm 2
+(inference) is `supermodel/`.
 """
 
 from __future__ import annotations
@@ -16,32 +17,24 @@ from typing import Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from konsil.errors import ConfigError
-from konsil.learner import Learner, OptimizerPolicy
-from konsil.method import SERVER_ONLY, Method, MethodSettings, Trained, Upload, method, moments_of
+from konsil.learner import OptimizerPolicy
+from konsil.method import Method, MethodSettings, Trained, Upload, method
 from konsil.networks import NetworkSpec
+from konsil.selector import ClosedForm, PerBatch, ReferenceFullBatch, ServerAdam
 from konsil.site import Site
 from konsil.weights import Layout, Parts, Weights, mix
 
 SelectorOptimizer = Literal[
     "average_moments",  # one step a batch; Adam's moments are averaged with the weights
     "server_adam",  # the sites send the mean gradient; the server takes one Adam step a round
+    "closed_form",  # a linear discriminant on fixed features, solved exactly from means
     "reference_full_batch",  # the published code: one step a round on summed gradients
     "literal_persist_known_to_fail",  # Algorithm 1 to the letter: moments stay at the site ...
     "literal_reset_known_to_fail",  # ... or are forgotten; neither trains one-class sites
 ]
-SELECTOR_POLICY: dict[str, OptimizerPolicy] = {
-    "average_moments": "average",
-    "server_adam": "reset",
-    "reference_full_batch": "average",
-    "literal_persist_known_to_fail": "persist",
-    "literal_reset_known_to_fail": "reset",
-}
-GRADIENT = "selector.gradient"
-SERVER_MOMENTS = f"{SERVER_ONLY}{moments_of('selector')}"
+FEW_ROUNDS = 100  # below this, selectors trained by gradients have not been seen to converge
 
 
 class FedSMSettings(MethodSettings):
@@ -49,7 +42,7 @@ class FedSMSettings(MethodSettings):
 
     lambda_: float = Field(0.7, alias="lambda")
     allow_extrapolation: bool = False  # lambda outside [1/K, 1], as one row of Table 7 has it
-    selector: Literal["small", "vgg11", "vgg11_pooled"] = "small"
+    selector: Literal["small", "vgg11", "vgg11_pooled", "features"] | None = None  # small
     selector_lr: float | None = Field(None, gt=0)  # eta_s; default: the experiment's rate
     selector_optimizer: SelectorOptimizer = "average_moments"
     global_optimizer_state: OptimizerPolicy = "persist"
@@ -74,12 +67,42 @@ class FedSM(Method):
                 f"methods.fedsm.lambda = {lambda_}: with {sites} sites SoftPull is defined on "
                 f"[{1 / sites:.4g}, 1]; set allow_extrapolation: true to leave it on purpose"
             )
+        if self.closed_form and self.settings.selector not in (None, "features"):
+            raise ConfigError(
+                f"methods.fedsm.selector = {self.settings.selector}: closed_form solves for the "
+                "linear layer on fixed features; leave selector out, or choose features"
+            )
 
     def warnings(self) -> list[str]:
-        """A selector that cannot be trained is worth a line."""
-        if "known_to_fail" in self.settings.selector_optimizer:
-            return ["selector_optimizer: the literal Algorithm 1 is known not to train a selector"]
+        """A selector that will not be trained by the end is worth a line."""
+        optimizer = self.settings.selector_optimizer
+        if "known_to_fail" in optimizer:
+            return [f"selector_optimizer {optimizer}: Algorithm 1 to the letter trains no selector"]
+        if not self.closed_form and self.context.rounds < FEW_ROUNDS:
+            return [
+                f"selector_optimizer {optimizer} can take a hundred rounds to tell sites apart; "
+                "closed_form takes one (docs/methods.md)"
+            ]
         return []
+
+    @property
+    def closed_form(self) -> bool:
+        """Whether the selector is solved for instead of trained."""
+        return self.settings.selector_optimizer == "closed_form"
+
+    @property
+    def rule(self) -> PerBatch:
+        """What sites and server do for the selector."""
+        training = self.context.training
+        rules: dict[str, PerBatch] = {
+            "average_moments": PerBatch("average"),
+            "server_adam": ServerAdam(self.settings.selector_lr or training.lr, training.betas),
+            "closed_form": ClosedForm(),
+            "reference_full_batch": ReferenceFullBatch(),
+            "literal_persist_known_to_fail": PerBatch("persist"),
+            "literal_reset_known_to_fail": PerBatch("reset"),
+        }
+        return rules[self.settings.selector_optimizer]
 
     @property
     def lambda_prime(self) -> float:
@@ -90,9 +113,7 @@ class FedSM(Method):
     def networks(self) -> dict[str, Trained]:
         """Three, each with its own optimiser; no gradient crosses."""
         network, s = self.context.network, self.settings
-        selector = Trained(
-            self.selector_network(), SELECTOR_POLICY[s.selector_optimizer], s.selector_lr
-        )
+        selector = Trained(self.selector_network(), self.rule.policy, s.selector_lr)
         return {
             "global": Trained(network, s.global_optimizer_state),
             "personal": Trained(network, s.personal_optimizer_state),
@@ -103,7 +124,7 @@ class FedSM(Method):
         """One output a site. It sees the raw image: brightness tells sites apart."""
         network = self.context.network
         return NetworkSpec(
-            name=self.settings.selector,
+            name=self.settings.selector or ("features" if self.closed_form else "small"),
             in_channels=network.in_channels,
             outputs=len(self.context.sites),
             image_size=network.image_size,
@@ -114,17 +135,13 @@ class FedSM(Method):
         model = self.context.initial(self.context.network)
         selector = self.context.initial(self.selector_network())
         parts = {"global": model, "personal": model, "selector": selector}
-        if self.settings.selector_optimizer == "server_adam":
-            trained = self.networks()["selector"]
-            layout = trained.moments_layout(self.context.training)
-            parts[SERVER_MOMENTS] = Weights.zeros(layout)
+        self.rule.start(parts)
         return parts
 
     def uploads(self, shared: Parts) -> dict[str, Layout]:
-        """Every part, or with `server_adam` the selector's gradient in its place."""
+        """The two models, and what the selector's rule sends in the selector's place."""
         layouts = super().uploads(shared)
-        if self.settings.selector_optimizer == "server_adam":
-            layouts[GRADIENT] = layouts.pop("selector")
+        self.rule.uploads(layouts)
         return layouts
 
     def receive(self, site: Site, shared: Parts) -> None:
@@ -143,43 +160,23 @@ class FedSM(Method):
         w_g = site.learner("global", shared["global"])
         w_p = site.learner("personal", site.private["personal"])
         w_s = site.learner("selector", shared["selector"])
+        rule = self.rule
         for x, y in site.batches():
             w_g.step(site.task.loss(w_g(x), y))
             w_p.step(site.task.loss(w_p(x), y))
-            self.teach(w_s, cross_entropy(w_s(x), site_label(site, x)), len(x))
+            rule.see(w_s, x, site)
         site.private["personal"] = w_p.weights()
         upload = Upload()
         upload.add("global", w_g.weights(), weight=site.images)
         upload.add("personal", site.private["personal"], weight=1)
-        return self.send_selector(upload, w_s, site)
-
-    def teach(self, w_s: Learner, loss: Tensor, images: int) -> None:
-        """The selector's step on one batch (Eq. 2), or its part of a full-batch gradient."""
-        if self.settings.selector_optimizer in ("server_adam", "reference_full_batch"):
-            w_s.accumulate(loss * images)
-        else:
-            w_s.step(loss)
-
-    def send_selector(self, upload: Upload, w_s: Learner, site: Site) -> Upload:
-        """The selector's weights, or its gradient where the server takes the step."""
-        if self.settings.selector_optimizer == "server_adam":
-            mean_gradient = w_s.gradient() * (1 / site.images)
-            return upload.add(GRADIENT, mean_gradient, weight=site.images)
-        if self.settings.selector_optimizer == "reference_full_batch":
-            w_s.apply()
-        return upload.add("selector", w_s.weights(), weight=site.images)
+        rule.send(upload, w_s, site)
+        return upload
 
     def merge(self, shared: dict[str, Weights], means: Parts) -> dict[str, Weights]:
-        """Line 15: the means; with `server_adam` one Adam step on the selector's gradient."""
-        if self.settings.selector_optimizer != "server_adam":
-            return super().merge(shared, means)
-        means = dict(means)
-        gradient = means.pop(GRADIENT)
-        lr = self.settings.selector_lr or self.context.training.lr
-        selector, moments = adam_step(
-            shared["selector"], gradient, shared[SERVER_MOMENTS], lr, self.context.training.betas
-        )
-        return {**shared, **means, "selector": selector, SERVER_MOMENTS: moments}
+        """Line 15: the means, and of the selector what its rule makes of them."""
+        new = dict(means)
+        self.rule.merge(shared, new)
+        return {**shared, **new}
 
     def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The global model, and the specialist after SoftPull."""
@@ -191,21 +188,3 @@ class FedSM(Method):
         with torch.no_grad():
             right = [(w_s(x).argmax(1) == site.index).sum() for x, _ in site.validation_batches()]
         return {"selector_accuracy": float(sum(right)) / site.validation_images}
-
-
-def site_label(site: Site, x: Tensor) -> Tensor:
-    """one_hot(k) of Eq. 2, as class indices: every image of a site carries the site's place."""
-    return torch.full((len(x),), site.index, device=x.device)
-
-
-def adam_step(
-    weights: Weights, gradient: Weights, moments: Weights, lr: float, betas: tuple[float, float]
-) -> tuple[Weights, Weights]:
-    """One step of torch's Adam at the server; new weights and moments, the old ones untouched."""
-    stepped, new = weights.clone(), moments.clone()
-    values = stepped.moving
-    values.grad = gradient.moving.clone()
-    adam = torch.optim.Adam([values], lr=lr, betas=betas)
-    adam.state[values] = {e.name: new[e.name] for e in new.layout.entries}
-    adam.step()
-    return stepped, new

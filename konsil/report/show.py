@@ -27,7 +27,7 @@ def show_run(console: Console, folder: Path, split: str = "test", checkpoint: st
     if rows:
         for metric in main_metrics(plan):
             console.print(result_table(rows, plan.sites, metric, split))
-        for line in selector_lines(rows):
+        for line in (*selector_lines(rows), *gamma_lines(plan, folder, checkpoint)):
             console.print(line, highlight=False)
     for line in unfinished(plan, folder, rows):
         console.print(line, highlight=False)
@@ -54,13 +54,13 @@ def unfinished(plan: Plan, folder: Path, rows: list[Row]) -> list[str]:
     return lines
 
 
-def gammas(folder: Path, plan: Plan) -> dict[str, float]:
-    """Job -> the gamma that validation images chose for its super model."""
-    found = {}
+def gamma_lines(plan: Plan, folder: Path, checkpoint: str) -> list[str]:
+    """The threshold of every super model, which validation images have chosen."""
+    lines = []
     for job in plan.jobs:
         path = folder / job.name / "result.json"
         if path.exists():
-            gamma = json.loads(path.read_text(encoding="utf-8"))["gamma"]
-            if "best" in gamma:
-                found[job.name] = gamma["best"]
-    return found
+            gamma = json.loads(path.read_text(encoding="utf-8"))["gamma"].get(checkpoint)
+            if gamma is not None:
+                lines.append(f"{job.name}: gamma {gamma:g}, chosen on validation images")
+    return lines

@@ -1,0 +1,87 @@
+"""A linear discriminant from means of features and of their products.
+
+With one class a site, E[phi], E[phi phi^T] and the share of every class over all images are all
+that Fisher's discriminant needs, and all three are means: a server that only ever takes means can
+solve it exactly.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from konsil.weights import Layout, Weights
+
+SHRINKAGE = 0.05  # of the within-site correlation towards none: more features than images is fine
+UNSEEN = -1e3  # logit of a site that has not answered yet
+HEAD_WEIGHT, HEAD_BIAS = "net.head.weight", "net.head.bias"
+
+
+def means_layout(selector: Weights) -> Layout:
+    """For K sites and d features: products [d, d], features by site [K, d], shares [K]."""
+    sites, features = selector[HEAD_WEIGHT].shape
+    return Layout.build(
+        [
+            ("products", (features, features), "trainable", "body"),
+            ("features", (sites, features), "trainable", "body"),
+            ("shares", (sites,), "trainable", "body"),
+        ]
+    )
+
+
+class ImageMeans:
+    """Means over the images of one site, whose class is its place in the roster."""
+
+    def __init__(self, layout: Layout, index: int) -> None:
+        self.layout, self.index, self.images = layout, index, 0
+        features = layout.entries[1].shape[1]
+        self._products = torch.zeros(features, features, dtype=torch.float64)
+        self._features = torch.zeros(features, dtype=torch.float64)
+
+    @torch.no_grad()
+    def add(self, features: Tensor) -> None:
+        """A batch of features [B, d]."""
+        values = features.double().cpu()
+        self._products += values.T @ values
+        self._features += values.sum(dim=0)
+        self.images += len(values)
+
+    def result(self) -> Weights:
+        """The means, as a part that can be averaged by images."""
+        means = Weights.zeros(self.layout)
+        means["products"].copy_(self._products / self.images)
+        means["features"][self.index] = (self._features / self.images).float()
+        means["shares"][self.index] = 1.0
+        return means
+
+
+def linear_discriminant(selector: Weights, means: Weights) -> Weights:
+    """The selector with the linear layer that Fisher's discriminant gives.
+
+    Logits are mu_k^T S^-1 phi - mu_k^T S^-1 mu_k / 2, with S the covariance within sites. Every
+    site counts alike (no log-prior): a large hospital must not swallow a small one's images.
+    """
+    products, features, shares = (means[n].double() for n in ("products", "features", "shares"))
+    seen = shares > 0
+    total = shares.sum()
+    centres = features[seen] / shares[seen, None]
+    overall = features.sum(dim=0) / total
+    centres, weights = centres - overall, shares[seen] / total
+    within = products / total - torch.outer(overall, overall)
+    within -= (centres.T * weights) @ centres
+    spread = within.diagonal().clamp(min=1e-12).sqrt()
+    correlation = within / torch.outer(spread, spread)
+    correlation = (1 - SHRINKAGE) * correlation + SHRINKAGE * torch.eye(len(spread)).double()
+    directions = torch.linalg.solve(correlation, (centres / spread).T).T / spread
+    offsets = -(directions * (centres / 2 + overall)).sum(dim=1)
+    return _with_head(selector, seen, directions, offsets)
+
+
+def _with_head(selector: Weights, seen: Tensor, directions: Tensor, offsets: Tensor) -> Weights:
+    result = selector.clone()
+    weight, bias = result[HEAD_WEIGHT], result[HEAD_BIAS]
+    weight.zero_()
+    bias.fill_(UNSEEN)
+    weight[seen] = directions.float()
+    bias[seen] = offsets.float()
+    return result
