@@ -25,8 +25,8 @@ def show_run(console: Console, folder: Path, split: str = "test", checkpoint: st
     path = folder / RESULT_FILES[checkpoint]
     rows = read_results(path) if path.exists() else []
     if rows:
-        for metric in main_metrics(plan):
-            console.print(result_table(rows, plan.sites, metric, split))
+        for metric in main_metrics(plan, rows, split):
+            console.print(result_table(rows, plan.sites, metric, split, checkpoint))
         for line in (*selector_lines(rows), *gamma_lines(plan, folder, checkpoint)):
             console.print(line, highlight=False)
     for line in unfinished(plan, folder, rows):
@@ -36,9 +36,12 @@ def show_run(console: Console, folder: Path, split: str = "test", checkpoint: st
         console.print(f"pictures: {folder / 'figures'} ({', '.join(pictures)})", highlight=False)
 
 
-def main_metrics(plan: Plan) -> list[str]:
-    """What is printed: the mean Dice, or accuracy and AUC."""
-    return ["dice"] if plan.experiment.task.name == "segmentation" else ["accuracy", "auc"]
+def main_metrics(plan: Plan, rows: list[Row], split: str) -> list[str]:
+    """What is printed: the mean Dice, or accuracy and (if it is defined) AUC."""
+    segmentation = plan.experiment.task.name == "segmentation"
+    wanted = ["dice"] if segmentation else ["accuracy", "auc"]
+    there = {row.metric for row in rows if row.split == split}
+    return [metric for metric in wanted if metric in there]
 
 
 def unfinished(plan: Plan, folder: Path, rows: list[Row]) -> list[str]:

@@ -15,6 +15,10 @@ from konsil.report.series import YARDSTICK, Estimates, Series, estimates_of, met
 
 MISSING = "–"
 SITES_WITH_INTERVALS = 3  # with more of them, intervals in every cell exceed 120 columns
+CHECKPOINT_NAMES = {
+    "best": "checkpoints chosen on validation images",
+    "last": "the models after the last round",
+}
 SPLIT_NAMES = {"val": "validation", "test": "test"}
 
 
@@ -27,7 +31,14 @@ class Layout:
     caption: str
 
     @classmethod
-    def of(cls, rows: Sequence[Row], sites: Sequence[str], metric: str, split: str) -> Layout:
+    def of(
+        cls,
+        rows: Sequence[Row],
+        sites: Sequence[str],
+        metric: str,
+        split: str,
+        checkpoint: str = "best",
+    ) -> Layout:
         """The lines in the order of the rows, the columns in the order of the roster."""
         wanted = [r for r in rows if (r.metric, r.split) == (metric, split)]
         if not wanted:
@@ -35,7 +46,7 @@ class Layout:
             raise RunError(f"results: no {metric} on {split}; there is {known}")
         columns = (*sites, CLIENT_AVERAGE, GLOBAL)
         lines = estimates_of(rows, metric, split, columns)
-        return cls(lines, columns, _caption(wanted, sites, metric, split))
+        return cls(lines, columns, _caption(wanted, sites, metric, split, checkpoint))
 
     @property
     def titles(self) -> tuple[str, ...]:
@@ -66,9 +77,15 @@ class Layout:
         return self.lines[series][column].short == max(competing, key=float)
 
 
-def result_table(rows: list[Row], sites: Sequence[str], metric: str, split: str = "test") -> Table:
+def result_table(
+    rows: list[Row],
+    sites: Sequence[str],
+    metric: str,
+    split: str = "test",
+    checkpoint: str = "best",
+) -> Table:
     """The table for a terminal, best values bold."""
-    layout = Layout.of(rows, sites, metric, split)
+    layout = Layout.of(rows, sites, metric, split, checkpoint)
     table = Table(caption=layout.caption, caption_justify="left", header_style="bold")
     table.add_column("method", no_wrap=True)
     table.add_column("role", no_wrap=True)
@@ -112,7 +129,9 @@ def selector_lines(rows: list[Row]) -> list[str]:
     return lines
 
 
-def _caption(rows: Sequence[Row], sites: Sequence[str], metric: str, split: str) -> str:
+def _caption(
+    rows: Sequence[Row], sites: Sequence[str], metric: str, split: str, checkpoint: str
+) -> str:
     seeds = sorted({r.seed for r in rows})
     images = max(r.n for r in rows)
     what = f"{metric_name(metric)}, {images} {SPLIT_NAMES.get(split, split)} images"
@@ -123,7 +142,7 @@ def _caption(rows: Sequence[Row], sites: Sequence[str], metric: str, split: str)
         )
     else:
         parts.append(f"seed {seeds[0]}")
-    parts.append("checkpoints chosen on validation images")
+    parts.append(CHECKPOINT_NAMES[checkpoint])
     parts.append(f"bold: best of its column ({YARDSTICK} apart: it pools the images)")
     return "; ".join(parts) + "."
 
