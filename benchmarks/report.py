@@ -1,0 +1,66 @@
+"""What was measured, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from benchmarks.measure import Figure, Outcome
+from konsil.runner import environment
+
+VERDICT = {True: "met", False: "MISSED", None: "-"}
+BUSY = 0.5  # load a core, above which a machine is not quiet
+
+
+def machine() -> dict[str, Any]:
+    """On what the figures were taken, and how busy it was before they were."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    return environment() | {"cores": os.cpu_count(), "load_before": round(load, 2)}
+
+
+def busy(facts: dict[str, Any]) -> bool:
+    """Whether others were computing, so that the figures are not to be trusted."""
+    return bool(facts["load_before"] > BUSY * (facts["cores"] or 1))
+
+
+def markdown(outcomes: dict[str, Outcome], facts: dict[str, Any], scale: str) -> str:
+    """A page with every figure in one table, the notes below it."""
+    lines = [
+        "# Benchmark results",
+        "",
+        f"Written by `python -m benchmarks{scale}`; docs/benchmarks.md says what is compared. "
+        + ", ".join(f"{key} {value}" for key, value in facts.items())
+        + ("; the machine was busy: not to be trusted." if busy(facts) else "."),
+        "",
+        "| benchmark | ratio | median (min to max) | goal | |",
+        "|---|---|---|---|---|",
+    ]
+    for name, outcome in outcomes.items():
+        lines += [f"| {name} | {' | '.join(_cells(figure))} |" for figure in outcome.figures]
+    lines += [""] + [f"- {name}: {note}" for name, o in outcomes.items() for note in o.notes]
+    return "\n".join(lines) + "\n"
+
+
+def plain(outcomes: dict[str, Outcome], facts: dict[str, Any]) -> dict[str, Any]:
+    """Everything as plain data, every single ratio included."""
+    return {
+        "machine": facts | {"busy": busy(facts)},
+        "benchmarks": {
+            name: {"figures": [_plain(f) for f in outcome.figures], "notes": outcome.notes}
+            for name, outcome in outcomes.items()
+        },
+    }
+
+
+def _cells(figure: Figure) -> tuple[str, str, str, str]:
+    return figure.what, str(figure.ratio), str(figure.goal or "-"), VERDICT[figure.met]
+
+
+def _plain(figure: Figure) -> dict[str, Any]:
+    return {
+        "what": figure.what,
+        "median": figure.ratio.median,
+        "values": list(figure.ratio.values),
+        "goal": str(figure.goal) if figure.goal else None,
+        "met": figure.met,
+    }

@@ -1,0 +1,113 @@
+"""Rounds against rounds: plain PyTorch, FedSM, worker processes."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from benchmarks.ground import Ground
+from benchmarks.measure import Figure, Goal, Outcome, Ratio, Side, interleave, warm_up
+from benchmarks.plain import PlainFedAvg
+from benchmarks.rounds import RoundByRound
+from konsil.weights import Weights
+
+# After one round the two computations may differ by this share of the way the weights have gone.
+SAME_COMPUTATION = 0.01
+
+
+def fedavg_vs_plain(ground: Ground) -> Outcome:
+    """A FedAvg round in process over the same round as a plain PyTorch loop, validation in both."""
+    outcome = Outcome()
+    for threads in sorted({1, ground.scale.threads}):
+        plan = ground.plan("fedavg", threads=threads)
+        with RoundByRound(plan, ground.folder) as konsil:
+            start, plain = konsil.weights, PlainFedAvg(plan)
+            sides: dict[str, Side] = {"konsil": konsil, "plain": plain}
+            warm_up(sides, ground.progress)
+            first = check_same_computation(start, konsil.weights, plain.weights)
+            times = interleave(sides, ground.scale.repeats, ground.progress)
+            last = distance(start, konsil.weights, plain.weights)
+        size = _size(ground.scale.size)
+        what = f"FedAvg in process / plain PyTorch loop, {size}, {_threads(threads)}"
+        ratio = Ratio.of(times["konsil"], times["plain"])
+        outcome.figures.append(Figure(what, ratio, Goal("at most", 1.05)))
+        outcome.notes.append(
+            f"{_threads(threads)}: the weights of the two sides differ by {first:.1e} of the way "
+            f"they have gone after round 1, by {last:.1e} after round {plain.round}"
+        )
+    outcome.notes.append(_federation(ground))
+    return outcome
+
+
+def check_same_computation(start: Weights, ours: Weights, plain: Weights) -> float:
+    """How far apart the two sides are after a round; not far, or they did not do the same."""
+    apart = distance(start, ours, plain)
+    close = torch.allclose(ours.flat, plain.flat, rtol=1e-3, atol=2e-3)
+    if not close or apart > SAME_COMPUTATION:
+        raise AssertionError(f"the plain loop does not compute what Konsil computes: {apart:.3g}")
+    return apart
+
+
+def distance(start: Weights, ours: Weights, plain: Weights) -> float:
+    """Difference of two models, as a share of the way that one has gone from the start.
+
+    It cannot be zero: a convolution's bias in front of a norm layer has a gradient of rounding
+    noise alone, which Adam turns into steps of full length, and the two Adams round differently.
+    """
+    return (ours - plain).norm() / (ours - start).norm()
+
+
+def fedsm_vs_fedavg(ground: Ground) -> Outcome:
+    """A FedSM round (three networks) over a FedAvg round (one), in process."""
+    outcome = Outcome()
+    for size in (ground.scale.size, ground.scale.small_size):
+        with ExitStack() as stack:
+            sides = {
+                method: stack.enter_context(
+                    RoundByRound(ground.plan(method, size, ground.scale.threads), ground.folder)
+                )
+                for method in ("fedsm", "fedavg")
+            }
+            warm_up(sides, ground.progress)
+            times = interleave(sides, ground.scale.repeats, ground.progress)
+        ratio = Ratio.of(times["fedsm"], times["fedavg"])
+        what = f"FedSM round / FedAvg round, {_size(size)}, {_threads(ground.scale.threads)}"
+        outcome.figures.append(Figure(what, ratio, Goal("at most", 2.3)))
+    outcome.notes.append(_federation(ground))
+    return outcome
+
+
+def processes_vs_inprocess(ground: Ground) -> Outcome:
+    """A FedAvg round in process over the same round in two worker processes of one thread."""
+    with ExitStack() as stack:
+
+        def training(threads: int, **engine: Any) -> RoundByRound:
+            plan = ground.plan("fedavg", threads=threads, engine=engine)
+            return stack.enter_context(RoundByRound(plan, ground.folder))
+
+        sides = {"processes": training(1, name="processes", workers=2)}
+        for threads in sorted({1, ground.scale.threads}):
+            sides[f"in process, {_threads(threads)}"] = training(threads, name="inprocess")
+        warm_up(sides, ground.progress)
+        times = interleave(sides, ground.scale.repeats, ground.progress)
+    outcome = Outcome(notes=["the start of the workers is not measured", _federation(ground)])
+    for name in list(sides)[1:]:
+        ratio = Ratio.of(times[name], times["processes"])
+        what = f"{name} / 2 worker processes, {_size(ground.scale.size)}"
+        outcome.figures.append(Figure(what, ratio, Goal("at least", 1.1)))
+    return outcome
+
+
+def _size(pixels: int) -> str:
+    return f"{pixels} x {pixels}"
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
+def _federation(ground: Ground) -> str:
+    counts = ground.scale.images
+    return f"retina federation, {len(counts)} sites, {sum(counts.values())} images, half to train"
