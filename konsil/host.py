@@ -82,8 +82,9 @@ class SiteHost:
             return {"measures": {}, "images": 0}
         method = self._bench.method
         measures: dict[str, float] = {}
-        for role, weights in method.opinions(site, request.parts).items():
-            measures[role] = site.score(site.localised(role, weights))
+        for role, received in method.opinions(site, request.parts).items():
+            weights = site.localised(role, received)  # as the site runs them, and hands them out
+            measures[role] = site.score(weights)
             if role in method.private_roles:
                 if request.kind == "finish":
                     state.last[role] = weights
