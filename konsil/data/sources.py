@@ -12,7 +12,8 @@ from konsil.errors import ConfigError, DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 SPLITS = ("train", "val", "test")
-RESERVED_SITES = ("client_average", "global")  # rows of results.csv that are no site
+# rows of results.csv, the pooled images and a model of the super model: none of them is a site
+RESERVED_SITES = ("client_average", "global", "all-sites", "selector")
 READABLE = "PNG, JPEG, BMP or TIFF"
 
 
@@ -78,7 +79,7 @@ def check_names(sites: Sequence[str], found: Findings) -> None:
     """A site's name becomes a folder and a row of the results."""
     for site in sites:
         if site in RESERVED_SITES:
-            found.add("site with a reserved name", site, "the results use this name: rename it")
+            found.add("site with a reserved name", site, "Konsil uses it for itself: rename it")
         if site.startswith(".") or re.search(r"[/\\\x00-\x1f]", site):
             cure = "a site's name becomes a folder: no slash, no leading dot"
             found.add("site whose name cannot be used", repr(site), cure)
