@@ -38,8 +38,8 @@ def write_text(path: Path, text: str, durable: bool = False) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Sweep away what killed processes left half-written."""
-    for part in folder.glob(".*.part"):
+    """Sweep away what killed processes left half-written, here and in every folder below."""
+    for part in folder.rglob(".*.part"):
         part.unlink(missing_ok=True)
 
 
