@@ -42,8 +42,10 @@ class FedSMSettings(MethodSettings):
 
     lambda_: float = Field(0.7, alias="lambda")
     allow_extrapolation: bool = False  # lambda outside [1/K, 1], as one row of Table 7 has it
-    selector: Literal["small", "vgg11", "vgg11_pooled", "features"] | None = None  # small
-    selector_lr: float | None = Field(None, gt=0)  # eta_s; default: the experiment's rate
+    selector: Literal["small", "vgg11", "vgg11_pooled", "features"] | None = Field(
+        None, description="small, or features with closed_form"
+    )
+    selector_lr: float | None = Field(None, gt=0, description="the experiment's lr")  # eta_s
     selector_optimizer: SelectorOptimizer = "average_moments"
     global_optimizer_state: OptimizerPolicy = "persist"
     personal_optimizer_state: OptimizerPolicy = "persist"

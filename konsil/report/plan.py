@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from konsil.method import Method, broadcast
@@ -24,7 +25,7 @@ def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> No
     if e.server.deadline and e.engine.name == "inprocess":
         warnings = [*warnings, "server.deadline means nothing to the inprocess engine"]
     for warning in warnings:
-        console.print(f"[yellow]note:[/] {warning}", highlight=False)
+        console.print(f"[yellow]note:[/] {escape(warning)}", highlight=False)
 
 
 def headline(plan: Plan) -> str:
@@ -35,7 +36,7 @@ def headline(plan: Plan) -> str:
     engine = e.engine.name + (f", {e.engine.workers} workers" if e.engine.workers else "")
     return (
         f"[bold]{e.name}[/]  plan {plan.hash}\n"
-        f"{e.task.name} of {', '.join(plan.labels)} with {e.network_name}, loss "
+        f"{e.task.name} of {escape(', '.join(plan.labels))} with {e.network_name}, loss "
         f"{e.task.loss_name}, {size} x {size} x {plan.channels}, {normalise}, "
         f"augmentation {t.augment}\n"
         f"{e.rounds} rounds of {t.local_epochs} local epoch(s), batch {t.batch_size}, "
