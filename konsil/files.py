@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,18 @@ def write_text(path: Path, text: str, durable: bool = False) -> None:
     """A text file, whole or not at all."""
     with replacing(path, durable) as file:
         file.write(text.encode())
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """One process at a time works in this folder; the lock goes with the process."""
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def remove_parts(folder: Path) -> None:

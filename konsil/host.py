@@ -13,6 +13,7 @@ from konsil.data import TrainingData, test_images, training_data
 from konsil.errors import StateError
 from konsil.evaluation import Columns, columns_of
 from konsil.evaluation.routing import gamma_sums, routed_columns
+from konsil.files import locked
 from konsil.messages import Reply, Request
 from konsil.method import Upload
 from konsil.plan import Plan
@@ -51,6 +52,12 @@ class SiteHost:
         return answers[request.kind](request)
 
     def _round(self, request: Request) -> Reply:
+        # A killed coordinator's worker may still be at work on this very round: wait for it
+        # instead of racing it, and find the round done.
+        with locked(self._path(request).parent):
+            return self._do_once(request)
+
+    def _do_once(self, request: Request) -> Reply:
         state = self._state(request)
         if state.round == request.round:
             return _reply(request, state.facts, state.upload)
@@ -103,7 +110,7 @@ class SiteHost:
 
     def _collect(self, request: Request) -> Reply:
         """The site's specialist, to be put into the super model."""
-        return _reply(request, {}, {"personal": self._private(request)["personal"]})
+        return _reply(request, {}, {"personal": self._private(request, "personal")})
 
     def _calibrate(self, request: Request) -> Reply:
         """Sums of validation scores for every gamma: enough to choose it, and no more."""
@@ -130,12 +137,15 @@ class SiteHost:
     def _answering(self, request: Request) -> Weights:
         role = request.facts["role"]
         if role not in request.parts:
-            return self._private(request)[role]
+            return self._private(request, role)
         return self._site(request, self._state(request)).localised(role, request.parts[role])
 
-    def _private(self, request: Request) -> dict[str, Weights]:
+    def _private(self, request: Request, role: str) -> Weights:
         state = self._state(request)
-        return state.best if request.facts["checkpoint"] == "best" else state.last
+        models = state.best if request.facts["checkpoint"] == "best" else state.last
+        if role not in models:
+            raise StateError(f"site {request.site}: it has no {role} model; it took no part")
+        return models[role]
 
     def _site(self, request: Request, state: SiteState) -> Site:
         bench = self._workbench(request)
