@@ -1,0 +1,284 @@
+"""Small things to run methods with: linear sites, engines that misbehave, whole tiny runs.
+
+`Linear` federations are computed by the package's own Site, Learner and methods, but on networks
+of a few numbers, so that a test can do the same arithmetic by hand.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from konsil.config import ComputeConfig, MethodConfig, TrainingConfig, check_experiment
+from konsil.data import Images, TrainingData, open_federation
+from konsil.engines.inprocess import InProcessEngine
+from konsil.host import site_folder
+from konsil.learner import Learner
+from konsil.messages import Failure, Reply, Request
+from konsil.method import Context, Method, Upload, make_method
+from konsil.networks import NetworkSpec
+from konsil.plan import Plan
+from konsil.runner import Run
+from konsil.server import Record, Server
+from konsil.site import Site, SiteState, Workbench
+from konsil.tasks import Task
+from konsil.weights import BoundNetwork, Layout, WeightedMean, Weights
+
+# --- linear federations -------------------------------------------------------------------------
+
+
+class Regression(Task):
+    """Squared error; the score is one minus it, so that higher is better."""
+
+    labels: list[str] = ["y"]  # noqa: RUF012  as the base class has it
+    outputs = 1
+    main_metric = "score"
+    metrics: list[str] = ["score"]  # noqa: RUF012
+
+    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
+        return (logits - y).square().mean()
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        return logits
+
+    def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+        return {"score": 1 - (logits - y).square().mean(1).double()}
+
+
+class LinearBench(Workbench):
+    """A workbench whose networks are given instead of built from a specification."""
+
+    def __init__(self, method: Method, build: Callable[[str], nn.Module]) -> None:
+        super().__init__(method, ComputeConfig())
+        self.build = build
+
+    def learner(self, name: str) -> Learner:
+        if name not in self._learners:
+            bound, lr = BoundNetwork(self.build(name)), self.trained[name].lr
+            self._learners[name] = Learner(bound, self.method.context.training, lr)
+        return self._learners[name]
+
+    @cached_property
+    def evaluator(self) -> BoundNetwork:
+        return BoundNetwork(self.build("global"))
+
+
+class Linear:
+    """A federation of linear models: inputs [n, features] of bytes, targets [n, 1] of 0 or 1."""
+
+    def __init__(
+        self,
+        method: str,
+        data: dict[str, TrainingData],
+        *,
+        rounds: int = 4,
+        seed: int = 0,
+        training: dict[str, Any] | None = None,
+        selector: Callable[[], nn.Module] | None = None,
+        model: Callable[[], nn.Module] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.data = data
+        self.features = next(iter(data.values())).train.images.shape[1]
+        context = Context(
+            network=NetworkSpec("small", 1, 1, 32),
+            task=Regression(),
+            training=TrainingConfig(**{"optimizer": "sgd", "lr": 0.1, **(training or {})}),
+            sites=tuple(data),
+            rounds=rounds,
+            seed=seed,
+        )
+        self.method = make_method(MethodConfig(name=method, **settings), context)
+        self.model = model or (lambda: nn.Linear(self.features, 1))
+        self.selector = selector or (lambda: nn.Linear(self.features, len(data)))
+        self.bench = LinearBench(self.method, self._build)
+        self.states = {name: SiteState() for name in data}
+
+    def _build(self, name: str) -> nn.Module:
+        return self.selector() if name == "selector" else self.model()
+
+    def weights(self, *values: float) -> Weights:
+        """Weights of the model in the layout's order: coefficients, then the constant."""
+        return Weights(Layout.of(self.model()), torch.tensor(values, dtype=torch.float32))
+
+    def site(self, name: str, round: int, shared: dict[str, Weights]) -> Site:
+        return Site(name, round, self.bench, self.data[name], self.states[name], shared)
+
+    def uploads(
+        self, shared: dict[str, Weights], round: int = 1, sites: Sequence[str] | None = None
+    ) -> dict[str, Upload]:
+        """One round at these sites, as the host does it."""
+        sent = {}
+        for name in self.data if sites is None else sites:
+            site = self.site(name, round, shared)
+            self.method.receive(site, shared)
+            sent[name] = self.method.local(site, shared)
+            site.finish_learners(sent[name])
+        return sent
+
+    def round(
+        self, shared: dict[str, Weights], round: int = 1, sites: Sequence[str] | None = None
+    ) -> dict[str, Weights]:
+        """One round: the shared parts after it."""
+        return self.method.merge(shared, means(list(self.uploads(shared, round, sites).values())))
+
+
+def means(uploads: Sequence[Upload]) -> dict[str, Weights]:
+    """The server's means of these uploads."""
+    sums = {name: WeightedMean(part.layout) for name, part in uploads[0].parts.items()}
+    for upload in uploads:
+        for name, part in upload.parts.items():
+            sums[name].add(part, upload.weights[name])
+    return {name: mean.result() for name, mean in sums.items()}
+
+
+def points(x: Sequence[Sequence[int]], y: Sequence[int]) -> TrainingData:
+    """Training points that are their own validation points."""
+    images = Images(
+        torch.tensor(x, dtype=torch.uint8), torch.tensor(y, dtype=torch.uint8).view(-1, 1)
+    )
+    return TrainingData(images, images)
+
+
+# --- whole runs ---------------------------------------------------------------------------------
+
+
+def plan_of(folder: Path, **blocks: Any) -> Plan:
+    """The plan of a tiny experiment on a folder of sites."""
+    raw: dict[str, Any] = {
+        "name": "tiny",
+        "federation": {"folder": str(folder), "image_size": 32},
+        "network": {"name": "unet", "width": 2},
+        "training": {"batch_size": 3},
+        "methods": ["fedavg"],
+        "rounds": 2,
+    }
+    experiment = check_experiment(raw | blocks, "test")
+    return Plan.of(experiment, open_federation(experiment.federation, experiment.task))
+
+
+def silent(event: str, **facts: Any) -> None:
+    """Nobody listens."""
+
+
+def server(
+    plan: Plan, folder: Path, title: str = "", engine: Any = None, notify: Any = silent
+) -> Server:
+    """The server of a plan's job (the first one unless a title is given), in process."""
+    job = plan.job(f"{title}/seed0") if title else plan.jobs[0]
+    return Server(plan, job, engine or InProcessEngine(plan, folder), folder, notify)
+
+
+def train(plan: Plan, folder: Path, title: str = "", engine: Any = None) -> Record:
+    """All rounds of a job, without the evaluation at the end."""
+    return server(plan, folder, title, engine).train()
+
+
+def state_of(plan: Plan, folder: Path, site: str, title: str = "") -> SiteState:
+    """What a site has on its disk."""
+    job = plan.job(f"{title}/seed0") if title else plan.jobs[0]
+    return SiteState.load(site_folder(folder / job.name, site) / "state.knsl", plan.hash)
+
+
+def whole_run(plan: Plan, folder: Path, resume: bool = False) -> list[Any]:
+    """Training and evaluation of every job, as `konsil run` does them."""
+    run = Run(plan, folder)
+    run.prepare(resume, lambda path: None)
+    return run.go()
+
+
+def what_remains(folder: Path) -> dict[str, bytes]:
+    """Every file of a finished run whose bytes must not depend on how it went."""
+    may_differ = ("events.jsonl", "plan.yaml", "splits.csv", ".lock")
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name not in may_differ and path.suffix != ".png"
+    }
+
+
+def same_parts(a: dict[str, Weights], b: dict[str, Weights]) -> bool:
+    """Same names and same bits."""
+    return a.keys() == b.keys() and all(a[name].equals(b[name]) for name in a)
+
+
+def same_record(a: Record, b: Record) -> bool:
+    """Same bits, same scores, same history."""
+    return (
+        same_parts(a.shared, b.shared)
+        and same_parts(a.best, b.best)
+        and a.best_scores == b.best_scores
+        and a.history == b.history
+    )
+
+
+def copy_sites(source: Path, folder: Path, sites: dict[str, tuple[str, int]]) -> Path:
+    """A federation: new site -> (site of `source`, how many images of each of its folders).
+
+    Every site is turned by another angle, so that copies of one site differ.
+    """
+    for place, (site, (origin, count)) in enumerate(sites.items()):
+        for kind in sorted((source / origin).iterdir()):
+            (folder / site / kind.name).mkdir(parents=True)
+            for path in sorted(kind.iterdir())[:count]:
+                with Image.open(path) as picture:
+                    picture.rotate(90 * place).save(folder / site / kind.name / path.name)
+    return folder
+
+
+def private_cache(plan: Plan, folder: Path) -> Plan:
+    """The plan on its own copy of the decoded images, for tests that damage them."""
+    from dataclasses import replace
+
+    shutil.copytree(plan.data_folder, folder)
+    return replace(plan, data_folder=folder)
+
+
+# --- engines that misbehave ---------------------------------------------------------------------
+
+
+class Shuffled:
+    """Replies arrive in another order in every round."""
+
+    def __init__(self, engine: Any, seed: int) -> None:
+        self.engine, self.random = engine, random.Random(seed)
+
+    def exchange(
+        self, requests: Sequence[Request], deadline: float | None = None
+    ) -> Iterator[Reply | Failure]:
+        mixed = list(requests)
+        self.random.shuffle(mixed)
+        yield from self.engine.exchange(mixed, deadline)
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class Tampered:
+    """Replies of one site and round go through `change`, which gives what arrives instead."""
+
+    def __init__(
+        self, engine: Any, site: str, round: int, change: Callable[[Reply], Sequence[Any]]
+    ) -> None:
+        self.engine, self.site, self.round, self.change = engine, site, round, change
+
+    def exchange(
+        self, requests: Sequence[Request], deadline: float | None = None
+    ) -> Iterator[Reply | Failure]:
+        for answer in self.engine.exchange(requests, deadline):
+            hit = isinstance(answer, Reply) and (answer.site, answer.round) == (
+                self.site,
+                self.round,
+            )
+            yield from self.change(answer) if hit else [answer]
+
+    def close(self) -> None:
+        self.engine.close()
