@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from konsil import __version__
 from konsil.errors import KonsilError
@@ -114,9 +115,8 @@ def _train(plan: Any, federation: Any, folder: Path, resume: bool) -> None:
         work.go()
     except KeyboardInterrupt:
         progress.close()
-        problems.print(
-            f"stopped; what is done is in {folder}: the same command with --resume goes on"
-        )
+        note = f"stopped; what is done is in {folder}: the same command with --resume goes on"
+        problems.print(Text(note), soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     finally:
         progress.close()
@@ -140,7 +140,8 @@ def main() -> None:
     try:
         app()
     except KonsilError as error:
-        problems.print(f"[red]error:[/] {error}", highlight=False, markup=True)
+        # as it is: brackets in a message are no markup, and a path is not broken over lines
+        problems.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -42,7 +42,7 @@ def read_results(path: Path) -> list[Row]:
     try:
         with open(path, encoding="utf-8", newline="") as file:
             return [_row(line) for line in csv.DictReader(file)]
-    except (OSError, KeyError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path}: not the results of a run ({error})") from None
 
 

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -15,6 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.text import Text
 
 
 class ProgressBar:
@@ -66,7 +68,7 @@ class ProgressBar:
 
     def _site_done(self, event: dict[str, Any]) -> None:
         if self._task is not None:
-            self.bars.update(self._task, news=f"{self._means} [dim]{event['site']}[/]")
+            self.bars.update(self._task, news=f"{self._means} [dim]{escape(event['site'])}[/]")
 
     def _validated(self, event: dict[str, Any]) -> None:
         self._means = "  ".join(f"{name} {value:.3f}" for name, value in event["means"].items())
@@ -85,13 +87,15 @@ class ProgressBar:
             )
 
     def _site_missing(self, event: dict[str, Any]) -> None:
-        self.console.print(
-            f"[yellow]{self._job}, round {event['round']}: {event['site']} is missing: "
-            f"{event['reason']}[/]"
-        )
+        where = f"{self._job}, round {event['round']}"
+        self._say(f"{where}: {event['site']} is missing: {event['reason']}", "yellow")
 
     def _upload_refused(self, event: dict[str, Any]) -> None:
-        self.console.print(f"[red]{event['reason']}[/]")
+        self._say(event["reason"], "red")
+
+    def _say(self, text: str, style: str) -> None:
+        """Whatever an error said, as it is: brackets in it are no markup."""
+        self.console.print(Text(text, style), soft_wrap=True)
 
     def _examining(self, event: dict[str, Any]) -> None:
         if self._task is not None:

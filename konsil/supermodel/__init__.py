@@ -146,7 +146,7 @@ class SuperModel:
         """The super model of a folder."""
         try:
             facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-            files = facts.pop("files")
+            files = dict(facts.pop("files"))
             if facts["format"] != FORMAT:
                 raise StateError(f"{folder}: format {facts['format']}, this Konsil reads {FORMAT}")
             known = Facts(**facts)
