@@ -1,0 +1,91 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from konsil.evaluation import Columns
+from konsil.evaluation.protocol import pool, summary
+from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
+from konsil.tasks.classification import Classification
+from konsil.tasks.segmentation import Segmentation
+
+SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
+
+
+def numbers(columns: dict[str, Columns], task: object) -> dict[tuple[str, str], tuple[float, int]]:
+    rows = summary(columns, task)  # type: ignore[arg-type]
+    found = {(site, metric): (value, n) for site, metric, value, n in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_means_by_hand():
+    columns = {"a": {"dice": np.array([1.0, 0.0])}, "b": {"dice": np.array([0.5] * 6)}}
+    found = numbers(columns, Segmentation(["disc"]))
+    assert found == {
+        ("a", "dice"): (0.5, 2),
+        ("b", "dice"): (0.5, 6),
+        (CLIENT_AVERAGE, "dice"): (0.5, 8),
+        (GLOBAL, "dice"): (0.5, 8),
+    }
+    columns["a"]["dice"][:] = 1.0
+    found = numbers(columns, Segmentation(["disc"]))
+    assert found[CLIENT_AVERAGE, "dice"] == (0.75, 8)  # (1 + .5) / 2: every hospital alike
+    assert found[GLOBAL, "dice"] == (0.625, 8)  # (2 * 1 + 6 * .5) / 8: every image alike
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(SCORES, min_size=1, max_size=5))
+def test_client_average_is_plain_and_global_is_weighted_by_images(scores: list[list[float]]):
+    columns = {f"site{i}": {"dice": np.array(s)} for i, s in enumerate(scores)}
+    found = numbers(columns, Segmentation(["disc"]))
+    means = np.array([np.mean(s) for s in scores])
+    sizes = np.array([len(s) for s in scores])
+    assert found[CLIENT_AVERAGE, "dice"][0] == pytest.approx(means.mean(), abs=1e-12)
+    assert found[GLOBAL, "dice"][0] == pytest.approx(means @ sizes / sizes.sum(), abs=1e-12)
+    assert found[GLOBAL, "dice"][1] == sizes.sum()
+
+
+def test_every_structure_and_further_column_has_its_mean():
+    columns = {
+        "a": {
+            "dice": np.array([0.5]),
+            "dice_disc": np.array([0.7]),
+            "dice_cup": np.array([0.3]),
+            "selector_accuracy": np.array([1.0]),
+        }
+    }
+    found = numbers(columns, Segmentation(["disc", "cup"]))
+    assert {metric for _, metric in found} == set(columns["a"])
+    assert found["a", "dice_cup"] == (0.3, 1)
+
+
+def binary(target: list[int], score: list[float]) -> Columns:
+    right = [float((s > 0) == bool(t)) for t, s in zip(target, score, strict=True)]
+    return {
+        "accuracy": np.array(right),
+        "_target": np.array(target, dtype=float),
+        "_score": np.array(score),
+    }
+
+
+def test_auc_is_left_out_where_a_site_has_one_class():
+    columns = {
+        "both": binary([0, 1, 1, 0], [-1.0, 2.0, -3.0, -2.0]),
+        "ill": binary([1, 1], [0.5, -0.5]),
+    }
+    found = numbers(columns, Classification(["healthy", "ill"]))
+    assert ("ill", "auc") not in found
+    assert found["both", "auc"][0] == 0.5  # 2 of 4 pairs in order
+    assert found[CLIENT_AVERAGE, "auc"][0] == 0.5  # of the sites that have one
+    pooled = pool(columns)
+    assert found[GLOBAL, "auc"][0] == roc_auc_score(pooled["_target"], pooled["_score"])
+    assert not any(metric.startswith("_") for _, metric in found)
+
+
+def test_auc_over_all_images_may_exist_where_no_site_has_one():
+    columns = {"ill": binary([1, 1], [2.0, 1.0]), "healthy": binary([0], [0.0])}
+    found = numbers(columns, Classification(["healthy", "ill"]))
+    assert found[GLOBAL, "auc"] == (1.0, 3)
+    assert (CLIENT_AVERAGE, "auc") not in found

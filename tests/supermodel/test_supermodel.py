@@ -1,0 +1,225 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from konsil.errors import StateError
+from konsil.networks import NetworkSpec, build_network
+from konsil.supermodel import GLOBAL, SELECTOR, Facts, SuperModel
+from konsil.weights import Weights
+
+SITES = ["north", "south"]
+NETWORK = NetworkSpec("unet", 1, 1, 32, width=2)
+SELECTING = NetworkSpec("small", 1, 2, 32)
+
+
+def weights_of(spec: NetworkSpec, seed: int) -> Weights:
+    torch.manual_seed(seed)
+    return Weights.of(build_network(spec))
+
+
+def sure_of(logits: list[float]) -> Weights:
+    """A selector that says the same of every image."""
+    weights = weights_of(SELECTING, 0)
+    weights.flat[-2 * 128 - 2 : -2] = 0
+    weights.flat[-2:] = torch.tensor(logits)
+    return weights
+
+
+def super_model(gamma: float = 0.5, **models: Weights) -> SuperModel:
+    usual = {name: weights_of(NETWORK, n) for n, name in enumerate((GLOBAL, *SITES))}
+    usual[SELECTOR] = weights_of(SELECTING, 7)
+    facts = Facts("segmentation", ["disc"], SITES, NETWORK.to_json(), SELECTING.to_json(), gamma)
+    return SuperModel(facts, usual | models)
+
+
+def images(count: int = 6) -> Tensor:
+    return torch.rand(count, 1, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+# Routing (Algorithm 2)
+
+
+def test_the_surest_site_above_gamma_answers():
+    """A softmax of (0, ln 3) is (1/4, 3/4): the second site, as long as gamma is below 3/4."""
+    x = images(1)
+    model = super_model(selector=sure_of([0.0, 3.0]))
+    route = model.route(x)
+    expected = 1 / (1 + torch.exp(torch.tensor(-3.0)))
+    assert route.probabilities.shape == (1, 2)
+    assert route.confidence.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert route.site.tolist() == [1]
+    for gamma, who in ((0.5, "south"), (0.95, "south"), (0.96, GLOBAL), (1.0, GLOBAL)):
+        answer = model.with_gamma(gamma).answer(x)
+        assert torch.equal(answer.logits, model.logits_of(who, x))
+        assert answer.route.specialist.tolist() == [who != GLOBAL]
+    other = super_model(selector=sure_of([3.0, 0.0]))
+    assert torch.equal(other.answer(x).logits, other.logits_of("north", x))
+
+
+def test_a_saturated_selector_does_not_pass_gamma_1():
+    model = super_model(gamma=1.0, selector=sure_of([0.0, 200.0]))
+    answer = model.answer(images())
+    assert (answer.route.confidence == 1.0).all()  # exactly: float32 has no room beside it
+    assert not answer.route.specialist.any()
+    assert torch.equal(answer.logits, model.logits_of(GLOBAL, images()))
+
+
+def test_gamma_0_always_asks_a_specialist():
+    model = super_model(gamma=0.0)
+    assert model.answer(images()).route.specialist.all()
+
+
+def test_the_threshold_is_strict():
+    model = super_model(selector=sure_of([0.0, 0.0]))  # exactly one half each
+    assert not model.with_gamma(0.5).answer(images(1)).route.specialist.any()
+    assert model.with_gamma(0.499).answer(images(1)).route.specialist.all()
+
+
+def undecided() -> tuple[SuperModel, Tensor]:
+    """A model and images of which every one of the three models answers some."""
+    x = torch.cat([images(6), images(6) * 0.2, 1 - images(6) * 0.1])
+    selector = weights_of(SELECTING, 7)
+    selector.flat[-2 * 128 - 2 :] *= 40
+    draft = super_model(gamma=0.0, selector=selector)
+    logits = draft._selector.net(x)
+    selector.flat[-1] -= (logits[:, 1] - logits[:, 0]).median().detach()
+    draft = super_model(gamma=0.0, selector=selector)
+    sorted_ = draft.route(x).confidence.sort().values  # between two: no image on the threshold
+    return draft.with_gamma(sorted_[8:10].mean().item()), x
+
+
+def test_every_image_is_answered_by_the_model_that_was_chosen_for_it():
+    model, x = undecided()
+    answer = model.answer(x)
+    chosen = [
+        SITES[site] if asked else GLOBAL
+        for site, asked in zip(answer.route.site, answer.route.specialist, strict=True)
+    ]
+    assert set(chosen) == {GLOBAL, *SITES}
+    for place, name in enumerate(chosen):
+        alone = model.logits_of(name, x[place : place + 1])[0]
+        assert torch.allclose(answer.logits[place], alone, atol=1e-5)
+        assert torch.allclose(model.answer(x[place : place + 1]).logits[0], alone, atol=1e-5)
+
+
+def test_the_order_of_images_and_of_sites_changes_no_answer():
+    model, x = undecided()
+    turned = model.answer(x.flip(0))
+    assert torch.allclose(turned.logits.flip(0), model.answer(x).logits, atol=1e-5)
+    selector = model.models[SELECTOR].clone()
+    for name in ("net.head.weight", "net.head.bias"):
+        selector[name].copy_(selector[name].flip(0).clone())
+    facts = Facts(**{**vars(model.facts), "sites": SITES[::-1]})
+    other = SuperModel(facts, model.models | {SELECTOR: selector})
+    assert torch.allclose(other.answer(x).logits, model.answer(x).logits, atol=1e-5)
+    names = [[m.facts.sites[i] for i in m.route(x).site] for m in (model, other)]
+    assert names[0] == names[1]
+
+
+def test_another_gamma_leaves_the_first_model_as_it_was():
+    model = super_model(gamma=0.3)
+    assert model.with_gamma(0.9).facts.gamma == 0.9
+    assert model.facts.gamma == 0.3
+
+
+def test_a_model_without_one_of_its_specialists_is_refused():
+    model = super_model()
+    for missing in (GLOBAL, SELECTOR, "south"):
+        rest = {name: w for name, w in model.models.items() if name != missing}
+        with pytest.raises(StateError, match=f"no weights for {missing}"):
+            SuperModel(model.facts, rest)
+
+
+# The folder
+
+
+def test_a_saved_model_answers_as_before(tmp_path: Path):
+    model, x = undecided()
+    model.save(tmp_path / "model")
+    loaded = SuperModel.load(tmp_path / "model")
+    assert loaded.facts == model.facts
+    assert all(loaded.models[name].equals(w) for name, w in model.models.items())
+    assert torch.equal(loaded.answer(x).logits, model.answer(x).logits)
+
+
+def test_names_of_sites_need_not_be_names_of_files(tmp_path: Path):
+    sites = ["Köln/Süd", "a b", "a_b", ".."]
+    selecting = NetworkSpec("small", 1, 4, 32)
+    models = {name: weights_of(NETWORK, n) for n, name in enumerate((GLOBAL, *sites))}
+    models[SELECTOR] = weights_of(selecting, 9)
+    facts = Facts("segmentation", ["d"], sites, NETWORK.to_json(), selecting.to_json(), 0.5)
+    SuperModel(facts, models).save(tmp_path / "model")
+    loaded = SuperModel.load(tmp_path / "model")
+    assert all(loaded.models[name].equals(w) for name, w in models.items())
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["model"]
+
+
+def test_saving_again_replaces_the_folder(tmp_path: Path):
+    super_model(gamma=0.3).save(tmp_path)
+    super_model(gamma=0.6).save(tmp_path)
+    assert SuperModel.load(tmp_path).facts.gamma == 0.6
+
+
+def edit(folder: Path, **changes: object) -> None:
+    path = folder / "model.json"
+    facts = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps({k: v for k, v in facts.items() if v is not None}))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no model.json": (lambda f: (f / "model.json").unlink(), "not a super model's folder"),
+    "cut model.json": (lambda f: (f / "model.json").write_text('{"gam'), "not a super model's"),
+    "a list": (lambda f: (f / "model.json").write_text("[]"), "not a super model's folder"),
+    "another format": (lambda f: edit(f, format=2), "format 2, this Konsil reads 1"),
+    "no format": (lambda f: edit(f, format=None), "not a super model's folder"),
+    "another key": (lambda f: edit(f, shoe_size=43), "not a super model's folder"),
+    "no gamma": (lambda f: edit(f, gamma=None), "not a super model's folder"),
+    "files as text": (lambda f: edit(f, files="000"), "not a super model's folder"),
+    "a network of another version": (
+        lambda f: edit(f, network={"name": "unet", "depth": 9}),
+        "not a specification of this version",
+    ),
+    "weights gone": (lambda f: next(f.glob("*south*")).unlink(), "south.safetensors"),
+    "weights cut": (lambda f: next(f.glob("*south*")).write_bytes(b"12345678"), "south.safetens"),
+    "a site without weights": (lambda f: edit(f, sites=[*SITES, "west"]), "no weights for west"),
+}
+
+
+@pytest.mark.parametrize(("damage", "expected"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_folder_is_refused(
+    tmp_path: Path, damage: Callable[[Path], object], expected: str
+):
+    super_model().save(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(StateError) as caught:
+        SuperModel.load(tmp_path).answer(images(1))
+    assert expected in str(caught.value)
+
+
+def test_weights_of_another_network_are_refused(tmp_path: Path):
+    wide = weights_of(NetworkSpec("unet", 1, 1, 32, width=4), 0)
+    with pytest.raises(StateError, match="another network"):
+        super_model(north=wide, selector=sure_of([9.0, 0.0])).answer(images(1))
+
+
+def test_a_super_model_runs_without_the_training_code(tmp_path: Path):
+    super_model().save(tmp_path)
+    script = f"""
+import sys, torch
+from pathlib import Path
+from konsil.supermodel import SuperModel
+torch.set_num_threads(1)
+SuperModel.load(Path({str(tmp_path)!r})).answer(torch.rand(2, 1, 32, 32))
+training = ["method", "methods", "server", "site", "host", "engines", "runner", "learner", "config",
+            "data"]
+print([name for name in training if "konsil." + name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
