@@ -277,7 +277,7 @@ class WeightedMean:
     result does not depend on who answered first. A single weights comes back bit for bit.
     """
 
-    CHUNK = 1 << 20  # values a step: the float64 copy of an addend stays in the cache
+    CHUNK = 1 << 18  # values a step: a float64 copy of them stays in the cache
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -288,17 +288,22 @@ class WeightedMean:
     def add(self, weights: Weights, weight: float) -> None:
         """One more, with its weight."""
         flat = weights.flat
-        for start in range(0, flat.numel(), self.CHUNK):
-            piece = slice(start, start + self.CHUNK)
+        for piece in self._pieces():
             self._sum[piece].add_(flat[piece].double(), alpha=weight)
         torch.maximum(self._counters, flat[self.layout.counters], out=self._counters)
         self.total += weight
 
     def result(self) -> Weights:
         """The mean so far."""
-        flat = self._sum.div(self.total).float()
+        flat = torch.empty(self.layout.size)
+        for piece in self._pieces():
+            flat[piece] = self._sum[piece].div(self.total)
         flat[self.layout.counters] = self._counters
         return Weights(self.layout, flat)
+
+    def _pieces(self) -> Iterator[slice]:
+        for start in range(0, self.layout.size, self.CHUNK):
+            yield slice(start, start + self.CHUNK)
 
 
 class BoundNetwork:
