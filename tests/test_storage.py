@@ -16,7 +16,7 @@ from konsil.storage import MAGIC, PREFIX, pack, read_parts, unpack, write_parts
 from konsil.weights import Layout, Weights
 
 quickly = settings(max_examples=40, deadline=None)
-WORDS = st.text("ab.é\"\\\n", max_size=5)
+WORDS = st.text('ab.é"\\\n', max_size=5)
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**40), 2**40) | WORDS | NUMBERS,
