@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
+from threading import Thread
 
 from konsil.engines.worker import REFUSAL
 from konsil.messages import Failure, Reply, Request
@@ -106,13 +107,22 @@ class Worker:
         theirs.close()
         self.connection.send_bytes(setup)
         self._asked = ""
+        self._sender: Thread | None = None
 
     def send(self, request: Request) -> None:
-        """Ask, unless this very request is being worked on."""
+        """Ask, unless this very request is being worked on.
+
+        In a thread: a pipe holds less than a model, and a worker that does not read (it starts,
+        it hangs) must hold up neither the others nor the deadline.
+        """
         if self._asked != request.site:
             self._asked = request.site
-            with suppress(ConnectionError):  # `receive` will find the pipe closed and say so
-                self.connection.send_bytes(request.to_bytes())
+            self._sender = Thread(target=self._deliver, args=[request], daemon=True)
+            self._sender.start()
+
+    def _deliver(self, request: Request) -> None:
+        with suppress(ConnectionError):  # `receive` will find the pipe closed and say so
+            self.connection.send_bytes(request.to_bytes())
 
     def receive(self, request: Request) -> Reply | Failure:
         """The answer, or why there is none."""
@@ -128,9 +138,11 @@ class Worker:
 
     def kill(self) -> None:
         """End it now; its sites' state is on disk, whole."""
-        self.connection.close()
         self.process.kill()
         self.process.wait()
+        if self._sender is not None:
+            self._sender.join()  # its pipe is broken now
+        self.connection.close()
 
 
 def deal_out(plan: Plan, workers: int) -> dict[str, int]:
