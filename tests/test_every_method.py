@@ -1,0 +1,197 @@
+"""What must hold for every method of the registry, whoever adds one."""
+
+import hashlib
+import shutil
+
+import pytest
+from methods import toy
+
+from konsil.engines.inprocess import InProcessEngine
+from konsil.errors import RoundFailed
+from konsil.host import site_folder
+from konsil.method import all_methods
+from konsil.runner import Run
+from konsil.site import Site, SiteState
+
+METHODS = sorted(all_methods())
+ROUNDS = 3
+SETTINGS = {"fedsoup": {"start": 0.3}}  # early enough for a soup in a short run
+SMALL = {"name": "small"}
+CLASSIFICATION = {"name": "classification", "normalise": False}  # brightness is the class
+
+
+def configured(name: str) -> list[dict]:
+    return [{"name": name, **SETTINGS.get(name, {})}]
+
+
+def everything(plan, folder) -> tuple[toy.Record, dict[str, SiteState]]:
+    """What training left: the server's record and every site's state."""
+    record = toy.server(plan, folder).record
+    sites = plan.method(plan.jobs[0]).context.sites
+    return record, {site: toy.state_of(plan, folder, site) for site in sites}
+
+
+def same(a, b) -> bool:
+    """Bit for bit, at the server and at every site."""
+    (record, states), (other, others) = a, b
+    sections = all(
+        toy.same_parts(getattr(states[s], section), getattr(others[s], section))
+        for s in states
+        for section in SiteState.SECTIONS
+    )
+    notes = all(states[s].notes == others[s].notes for s in states)
+    return sections and notes and toy.same_record(record, other)
+
+
+@pytest.fixture(scope="module")
+def reference(squares, tmp_path_factory):
+    """method -> (plan, what an undisturbed run left)."""
+    done = {}
+
+    def of(name):
+        if name not in done:
+            folder = tmp_path_factory.mktemp(name)
+            plan = toy.plan_of(squares, methods=configured(name), rounds=ROUNDS)
+            toy.train(plan, folder)
+            done[name] = (plan, everything(plan, folder))
+        return done[name]
+
+    return of
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_learns(make_plan, tmp_path, name):
+    training = {"batch_size": 2, "lr": 1e-2}
+    plan = make_plan(methods=configured(name), rounds=6, training=training)
+    record = toy.train(plan, tmp_path)
+    cls = all_methods()[name]
+    for role in (*cls.shared_roles, *cls.private_roles):
+        scores = [h["means"][role] for h in record.history if role in h["means"]]
+        assert max(scores[-2:]) > scores[0] + 0.1, scores
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_stopped_and_resumed_it_gives_the_same_bits(reference, tmp_path, name):
+    """Same seed, same bits: and a new process that goes on from the disk counts as the same."""
+    plan, undisturbed = reference(name)
+    for stop in (1, 2):
+        server = toy.server(plan, tmp_path)
+        for number in range(server.record.round + 1, stop + 1):
+            server._round(number)
+        del server
+    toy.train(plan, tmp_path)
+    assert same(everything(plan, tmp_path), undisturbed)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_another_seed_gives_other_bits(make_plan, reference, tmp_path, name):
+    _, (record, states) = reference(name)
+    plan = make_plan(methods=configured(name), rounds=1, seeds=[1])
+    other = toy.train(plan, tmp_path)
+    state = SiteState.load(
+        site_folder(tmp_path / plan.jobs[0].name, next(iter(states))) / "state.knsl", plan.hash
+    )
+    mine, theirs = next(iter(states.values())).last or record.shared, state.last or other.shared
+    assert all(not mine[part].equals(theirs[part]) for part in mine)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_replies_in_any_order_give_the_same_bits(reference, tmp_path, name):
+    plan, undisturbed = reference(name)
+    toy.train(plan, tmp_path, engine=toy.Shuffled(InProcessEngine(plan, tmp_path), seed=5))
+    assert same(everything(plan, tmp_path), undisturbed)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_site_may_miss_a_round(make_plan, tmp_path, name):
+    plan = make_plan(
+        methods=configured(name), rounds=3, server={"absences": {"north": [2]}, "min_sites": 1}
+    )
+    rows = toy.whole_run(plan, tmp_path)
+    assert {r.site for r in rows} >= {"north", "south"}
+
+
+@pytest.mark.parametrize("norm", ["batch", "instance", "group"])
+@pytest.mark.parametrize("name", METHODS)
+def test_every_norm_layer(make_plan, tmp_path, name, norm):
+    network = {"name": "unet", "width": 2, "norm": norm}
+    plan = make_plan(methods=configured(name), rounds=2, network=network)
+    toy.train(plan, tmp_path)
+    record, states = everything(plan, tmp_path)
+    parts = [*record.shared.values(), *(w for s in states.values() for w in s.last.values())]
+    assert all(bool(part.flat.isfinite().all()) for part in parts)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_classification_of_one_site(shades, tmp_path, name):
+    """The other task, and a federation of one."""
+    federation = {"folder": str(shades), "image_size": 32, "sites": ["north"]}
+    plan = toy.plan_of(
+        shades, federation=federation, task=CLASSIFICATION, network=SMALL, rounds=1,
+        methods=configured(name),
+    )  # fmt: skip
+    rows = toy.whole_run(plan, tmp_path)
+    assert {r.metric for r in rows} >= {"accuracy", "auc"}
+    assert all(0 <= r.value <= 1 for r in rows)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_classification_of_two_sites(shades, tmp_path, name):
+    plan = toy.plan_of(
+        shades, task=CLASSIFICATION, network=SMALL, rounds=6, methods=configured(name),
+        training={"batch_size": 2, "lr": 1e-3},
+    )  # fmt: skip
+    record = toy.train(plan, tmp_path)
+    cls = all_methods()[name]
+    role = (*cls.shared_roles, *cls.private_roles)[0]
+    assert max(h["means"][role] for h in record.history) > 0.7
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_state_serialises(reference, tmp_path, name):
+    plan, (_, states) = reference(name)
+    for site, state in states.items():
+        first, second = tmp_path / f"{site}.1", tmp_path / f"{site}.2"
+        state.save(first, plan.hash, durable=False)
+        SiteState.load(first, plan.hash).save(second, plan.hash, durable=False)
+        assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_no_test_image_is_read_before_evaluation(make_plan, tmp_path, name):
+    """The test arrays are not there: training, selection and the last validation do not notice."""
+    plan = make_plan(methods=configured(name), rounds=2)
+    blind = toy.private_cache(plan, tmp_path / "cache")
+    for folder in blind.data_folder.glob("*/test"):
+        shutil.rmtree(folder)
+    run = Run(blind, tmp_path / "run")
+    run.prepare(False, lambda path: None)
+    with pytest.raises(RoundFailed, match=r"did not answer in evaluate.*test/images\.npy"):
+        run.go()
+    assert toy.server(blind, tmp_path / "run").record.finished
+    assert not (tmp_path / "run" / "results.csv").exists()
+
+
+def test_every_method_sees_the_same_batches(reference, tmp_path, monkeypatch):
+    """Methods are compared on equal terms: same images in the same order in the same batches."""
+    seen: dict[str, dict] = {}
+    usual = Site.batches
+
+    for name in METHODS:
+        if all_methods()[name].pooled:
+            continue
+        digests = seen.setdefault(name, {})
+
+        def record(self, digests=digests):
+            digest = hashlib.sha256()
+            for x, y in usual(self):
+                digest.update(x.numpy().tobytes() + y.numpy().tobytes())
+                yield x, y
+            digests.setdefault((self.name, self.round), []).append(digest.hexdigest())
+
+        monkeypatch.setattr(Site, "batches", record)
+        plan, _ = reference(name)
+        toy.train(plan, tmp_path / name)
+    first = seen["fedavg"]
+    assert set(first) == {(s, r) for s in ("north", "south") for r in range(1, ROUNDS + 1)}
+    assert all(other == first for other in seen.values())
