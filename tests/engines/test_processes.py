@@ -143,7 +143,7 @@ def test_a_site_that_is_late_is_missed_and_comes_back(two):
         stopped.append(process_of(engine, "south"))
         os.kill(stopped[0], signal.SIGSTOP)
 
-    events = heard_of(two, "late", stop, deadline=6.0)
+    events = heard_of(two, "late", stop, deadline=8.0)
     missing = [f for event, f in events if event == "site_missing"]
     assert {"site": "south", "round": 2, "reason": "no answer before the deadline"} in missing
     assert sites_by_round(events)[2] == ["north"]
