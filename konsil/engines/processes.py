@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 from threading import Thread
@@ -103,7 +104,10 @@ class Worker:
         self.connection, theirs = multiprocessing.Pipe()
         descriptor = theirs.fileno()
         command = [sys.executable, "-m", "konsil.engines.worker", str(descriptor)]
-        self.process = subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL)
+        with _interrupts_blocked():
+            self.process = subprocess.Popen(
+                command, pass_fds=[descriptor], stdin=subprocess.DEVNULL
+            )
         theirs.close()
         self.connection.send_bytes(setup)
         self._asked = ""
@@ -143,6 +147,17 @@ class Worker:
         if self._sender is not None:
             self._sender.join()  # its pipe is broken now
         self.connection.close()
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C is the coordinator's to handle: a process started here never sees it, not even
+    while it imports."""
+    usual = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, usual)
 
 
 def deal_out(plan: Plan, workers: int) -> dict[str, int]:

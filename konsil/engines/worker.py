@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -32,7 +31,6 @@ def work(connection: Connection) -> None:
 
 def main() -> None:
     """Work on the pipe whose descriptor the coordinator passed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's to handle
     try:
         work(Connection(int(sys.argv[1])))
     except (EOFError, ConnectionError):
