@@ -121,6 +121,9 @@ class Intake:
             )
         if reply.plan != self.request.plan:
             raise self._refusal(reply, f"plan {reply.plan}, not {self.request.plan}")
+        measures, images = reply.facts.get("measures"), reply.facts.get("images")
+        if not isinstance(measures, dict) or not isinstance(images, int):
+            raise self._refusal(reply, "no validation measures and number of images in it")
         names, expected = set(reply.parts), set(self.layouts)
         if names != expected:
             raise self._refusal(reply, f"parts {sorted(names)}, expected {sorted(expected)}")

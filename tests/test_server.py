@@ -50,6 +50,7 @@ BAD = {
     "negative weight": (reply(weight=-1.0), "weight is -1"),
     "weight NaN": (reply(weight=NAN), "weight is nan"),
     "infinite weight": (reply(weight=INF), "weight is inf"),
+    "no measures": (reply(facts={"weights": {"global": 1.0}}), "no validation measures"),
     "weight missing": (reply(facts={"measures": {}, "images": 0}), "weight is None"),
     "weight no number": (reply(weight="1"), "weight is 1"),
     "too large": (reply(parts={"global": part(1e6, 2, 3)}), "root mean square"),

@@ -6,9 +6,9 @@ by the site in `receive`, because
     lambda w_k + (1 - lambda)/(K - 1) * sum_{j != k} w_j  =  lambda' w_k + (1 - lambda') mean(w)
 
 with lambda' = (K lambda - 1)/(K - 1): the server needs only the plain mean. One responder pulls
-towards itself, which changes nothing; an absent site pulls towards the latest mean when it is
-back. How the selector learns, and why that is delicate, is `konsil/selector.py`; Algorithm 2
-(inference) is `supermodel/`.
+towards itself, which is no pull (but for rounding); an absent site pulls towards the latest mean
+when it is back. How the selector learns, and why that is delicate, is `konsil/selector.py`;
+Algorithm 2 (inference) is `supermodel/`.
 """
 
 from __future__ import annotations
