@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich import box
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -14,6 +15,7 @@ from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row
 from konsil.report.series import YARDSTICK, Estimates, Series, estimates_of, metric_name
 
 MISSING = "–"
+NARROWEST_NAME, NARROWEST_MEAN, NARROWEST_NUMBER = 16, 7, 5  # columns of a terminal
 SITES_WITH_INTERVALS = 3  # with more of them, intervals in every cell exceed 120 columns
 CHECKPOINT_NAMES = {
     "best": "checkpoints chosen on validation images",
@@ -84,22 +86,28 @@ def result_table(
     split: str = "test",
     checkpoint: str = "best",
 ) -> Table:
-    """The table for a terminal, best values bold."""
+    """The table for a terminal, best values bold; with six sites it fits into 80 columns."""
     layout = Layout.of(rows, sites, metric, split, checkpoint)
     table = Table(caption=layout.caption, caption_justify="left", header_style="bold")
-    table.add_column("method", no_wrap=True)
-    table.add_column("role", no_wrap=True)
-    for title in layout.titles:
-        table.add_column(escape(title), justify="right")
-    previous = ""
+    table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
+    table.add_column("method", no_wrap=True, min_width=NARROWEST_NAME)
+    for column, title in zip(layout.columns, layout.titles, strict=True):
+        narrowest = NARROWEST_MEAN if column in (CLIENT_AVERAGE, GLOBAL) else NARROWEST_NUMBER
+        # long names are folded, numbers never
+        table.add_column(escape(title), justify="right", overflow="fold", min_width=narrowest)
     for series in layout.lines:
-        if previous not in ("", series.method):
-            table.add_section()
-        shown = "" if series.method == previous else escape(series.method)
-        cells = [Text(text, style="bold" if best else "") for text, best in layout.cells(series)]
-        table.add_row(shown, series.role, *cells)
-        previous = series.method
+        cells = [_cell(text, best) for text, best in layout.cells(series)]
+        table.add_row(escape(_name(series)), *cells)
     return table
+
+
+def _name(series: Series) -> str:
+    return series.method if series.role == series.method else f"{series.method} {series.role}"
+
+
+def _cell(text: str, best: bool) -> Text:
+    """A number, its interval on a line of its own."""
+    return Text(text.replace(" ± ", "\n±"), style="bold" if best else "")
 
 
 def markdown_table(rows: list[Row], sites: Sequence[str], metric: str, split: str = "test") -> str:
