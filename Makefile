@@ -29,7 +29,7 @@ types: install    ## mypy
 	$(BIN)/mypy
 
 unit: install     ## the tests that take minutes together
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 test-slow: install ## the tests that take longer
 	$(BIN)/python -m pytest -m slow

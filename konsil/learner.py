@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -18,12 +19,24 @@ class Learner:
     """Steps a network along its gradients; every site of a process takes its turn with it.
 
     The optimiser sees one flat tensor instead of a hundred small ones: the same arithmetic per
-    value, at a fraction of the calls.
+    value, at a fraction of the calls. If only some entries are trained, it sees their spans.
     """
 
-    def __init__(self, bound: BoundNetwork, training: TrainingConfig, lr: float | None = None):
+    def __init__(
+        self,
+        bound: BoundNetwork,
+        training: TrainingConfig,
+        lr: float | None = None,
+        only: Collection[str] | None = None,
+    ) -> None:
         self.bound = bound
-        self.optimizer = _optimizer(bound, training, lr or training.lr)
+        self.lr = lr or training.lr
+        self.moved = bound.layout if only is None else bound.layout.only(only)
+        if only is not None:
+            _freeze_all_but(bound, only)
+        parameters = _parameters(bound, only)
+        self.optimizer = _optimizer(parameters, training, self.lr) if parameters else None
+        self.moments_layout = moments_layout(self.moved, training.optimizer)
 
     def load(self, weights: Weights, moments: Weights | None = None) -> Learner:
         """Take these weights, and these optimiser moments or fresh ones."""
@@ -48,8 +61,33 @@ class Learner:
 
     def apply(self) -> None:
         """One optimiser step along the gradient that is there."""
-        self.optimizer.step()
+        if self.optimizer is not None:
+            self.optimizer.step()
         self.bound.gradient.zero_()
+
+    @property
+    def values(self) -> Tensor:
+        """The trainable values themselves, on the device: what changes here changes the network."""
+        return self.bound.moving
+
+    @property
+    def slope(self) -> Tensor:
+        """The accumulated gradient itself, on the device: for terms that need no backward pass."""
+        return self.bound.gradient
+
+    def here(self, weights: Weights) -> Tensor:
+        """The trainable values of these weights on this learner's device, to calculate with."""
+        return weights.moving.to(self.bound.flat.device)
+
+    @contextmanager
+    def at(self, values: Tensor) -> Iterator[None]:
+        """Inside, the network has these trainable values: for a gradient taken elsewhere."""
+        own = self.values.clone()
+        self.values.copy_(values)
+        try:
+            yield
+        finally:
+            self.values.copy_(own)
 
     def weights(self) -> Weights:
         """A copy of the weights as they are now."""
@@ -61,57 +99,86 @@ class Learner:
         result.moving.copy_(self.bound.gradient)
         return result
 
-    @property
-    def moments_layout(self) -> Layout:
-        """The layout of this optimiser's state."""
-        return moments_layout(self.bound.layout, self.optimizer)
-
     def moments(self) -> Weights:
         """A copy of the optimiser's state: its moments, and the step as a counter."""
         result = Weights.zeros(self.moments_layout)
-        state = self.optimizer.state.get(self._parameter, {})
         for entry in result.layout.entries:
-            if entry.name in state:
-                result.flat[entry.span] = state[entry.name].reshape(-1).cpu()
+            pieces = [state[entry.name] for state in self._states() if entry.name in state]
+            if pieces and entry.kind == "counter":
+                result.flat[entry.span] = pieces[0].reshape(-1).cpu()  # they step together
+            elif pieces:
+                result.flat[entry.span] = torch.cat([p.reshape(-1) for p in pieces]).cpu()
         return result
 
     @property
-    def _parameter(self) -> Tensor:
-        return self.optimizer.param_groups[0]["params"][0]
+    def _parameters(self) -> list[Tensor]:
+        return self.optimizer.param_groups[0]["params"] if self.optimizer else []
+
+    def _states(self) -> list[dict[str, Tensor]]:
+        return [self.optimizer.state.get(p, {}) for p in self._parameters if self.optimizer]
 
     def _load_moments(self, moments: Weights | None) -> None:
+        if self.optimizer is None:
+            return
         self.optimizer.state.clear()
         if moments is None or not moments.layout.entries:
             return
         device = self.bound.flat.device
         fused = self.optimizer.defaults.get("fused")
-        self.optimizer.state[self._parameter] = {
-            # torch wants the step on the device for fused Adam, and on the CPU otherwise
-            e.name: moments[e.name].clone().to(device if fused or e.name != "step" else "cpu")
-            for e in moments.layout.entries
-        }
+        start = 0
+        for parameter in self._parameters:
+            mine = slice(start, start + len(parameter))
+            start = mine.stop
+            self.optimizer.state[parameter] = {
+                # torch wants the step on the device for fused Adam, and on the CPU otherwise
+                e.name: (moments[e.name] if e.kind == "counter" else moments[e.name][mine])
+                .clone()
+                .to(device if fused or e.name != "step" else "cpu")
+                for e in moments.layout.entries
+            }
 
 
-def _optimizer(bound: BoundNetwork, training: TrainingConfig, lr: float) -> torch.optim.Optimizer:
-    flat = bound.moving
-    flat.grad = bound.gradient
+def _parameters(bound: BoundNetwork, only: Collection[str] | None) -> list[Tensor]:
+    """What the optimiser moves, with the gradient where backward passes put it."""
+    whole = (slice(0, bound.layout.trainable),)
+    spans = whole if only is None else _trainable_spans(bound.layout, only)
+    parameters = []
+    for span in spans:
+        parameter = bound.moving[span]
+        parameter.grad = bound.gradient[span]
+        parameters.append(parameter)
+    return parameters
+
+
+def _trainable_spans(layout: Layout, only: Collection[str]) -> tuple[slice, ...]:
+    return layout.spans({e.name for e in layout.entries if e.kind == "trainable"} & set(only))
+
+
+def _freeze_all_but(bound: BoundNetwork, only: Collection[str]) -> None:
+    """No backward pass through what is not trained: it would cost time and change nothing."""
+    for name, parameter in bound.net.named_parameters():
+        parameter.requires_grad_(name in only)
+
+
+def _optimizer(
+    parameters: list[Tensor], training: TrainingConfig, lr: float
+) -> torch.optim.Optimizer:
     if training.optimizer == "sgd":
         return torch.optim.SGD(
-            [flat], lr=lr, momentum=training.momentum, weight_decay=training.weight_decay
+            parameters, lr=lr, momentum=training.momentum, weight_decay=training.weight_decay
         )
-    fused = flat.device.type in ("cpu", "cuda")
+    fused = parameters[0].device.type in ("cpu", "cuda")
     return torch.optim.Adam(
-        [flat], lr=lr, betas=training.betas, weight_decay=training.weight_decay, fused=fused
+        parameters, lr=lr, betas=training.betas, weight_decay=training.weight_decay, fused=fused
     )
 
 
-def moments_layout(layout: Layout, optimizer: torch.optim.Optimizer | str) -> Layout:
+def moments_layout(layout: Layout, optimizer: str) -> Layout:
     """How an optimiser's state is laid out for a network: moments averaged, steps the maximum."""
-    sgd = optimizer == "sgd" or isinstance(optimizer, torch.optim.SGD)
-    names = ("momentum_buffer",) if sgd else ("exp_avg", "exp_avg_sq")
+    names = ("momentum_buffer",) if optimizer == "sgd" else ("exp_avg", "exp_avg_sq")
     size = (layout.trainable,)
     items = [(name, size, "trainable", "body") for name in names]
-    if not sgd:
+    if optimizer != "sgd":
         items.append(("step", (), "counter", "body"))  # type: ignore[arg-type]
     return Layout.build(items)  # type: ignore[arg-type]
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -56,6 +56,11 @@ class Context:
     sites: tuple[str, ...]  # the roster; a site's place is its label for the selector
     rounds: int
     seed: int
+    images: Mapping[str, int] = field(default_factory=dict)  # n_k: training images a site
+
+    def share(self, site: str) -> float:
+        """p_k = n_k / n."""
+        return self.images[site] / sum(self.images.values())
 
     def initial(self, spec: NetworkSpec) -> Weights:
         """Initial weights: the same for every model of a kind, whatever the method."""
@@ -70,10 +75,14 @@ class Trained:
     spec: NetworkSpec
     optimizer: OptimizerPolicy = "persist"  # at the site; or reset, or average with the weights
     lr: float | None = None  # default: the experiment's
+    only: frozenset[str] | None = None  # the entries that are trained; default: all
 
     def moments_layout(self, training: TrainingConfig) -> Layout:
         """How its optimiser's state is laid out."""
-        return moments_layout(Layout.of(build_network(self.spec)), training.optimizer)
+        layout = Layout.of(build_network(self.spec))
+        return moments_layout(
+            layout if self.only is None else layout.only(self.only), training.optimizer
+        )
 
 
 @dataclass
@@ -88,6 +97,22 @@ class Upload:
         self.parts[name] = part
         self.weights[name] = float(weight)
         return self
+
+
+class Means(dict[str, Weights]):
+    """What the server has after a round: the mean of every part, and who is in it."""
+
+    def __init__(
+        self,
+        means: Parts,
+        round: int,
+        sites: tuple[str, ...],
+        individual: Mapping[str, Parts] | None = None,
+    ) -> None:
+        super().__init__(means)
+        self.round = round
+        self.sites = sites  # those that answered, in roster order
+        self.individual = individual or {}  # site -> its upload, for methods that need them
 
 
 class Method(ABC):
@@ -130,7 +155,7 @@ class Method(ABC):
 
     def uploads(self, shared: Parts) -> dict[str, Layout]:
         """What every upload must hold: by default each part that was sent."""
-        return {name: part.layout for name, part in shared.items()}
+        return {name: part.layout for name, part in broadcast(shared).items()}
 
     def initial_parts(self) -> dict[str, Weights]:
         """`start`, and zero moments for each optimiser whose state is averaged."""
@@ -142,6 +167,14 @@ class Method(ABC):
                 )
         return parts
 
+    def sent(self, site: str, shared: Parts) -> dict[str, Weights]:
+        """What of the shared parts travels to this site: by default all but the server's own."""
+        return broadcast(shared)
+
+    def passes(self) -> float:
+        """Local work by definition, in units of FedAvg's: forward and backward once a batch."""
+        return 1.0
+
     def receive(self, site: Site, shared: Parts) -> None:  # noqa: B027
         """What a site does with the means before anything else."""
 
@@ -149,7 +182,7 @@ class Method(ABC):
     def local(self, site: Site, shared: Parts) -> Upload:
         """One round at one site."""
 
-    def merge(self, shared: dict[str, Weights], means: Parts) -> dict[str, Weights]:
+    def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
         """The shared parts of the next round, from the means of what the sites sent."""
         return {**shared, **means}
 

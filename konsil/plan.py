@@ -119,7 +119,8 @@ class Plan:
             normalise=e.task.normalise,
             width=e.network.width,
         )
-        return Context(network, task, e.training, sites, e.rounds, job.seed)
+        images = {site: self.images(site, "train") for site in sites}
+        return Context(network, task, e.training, sites, e.rounds, job.seed, images)
 
     def members(self, site: str) -> tuple[str, ...]:
         """The hospitals whose images a site holds: itself, or all of them if pooled."""

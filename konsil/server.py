@@ -12,7 +12,7 @@ from konsil.config import ServerConfig
 from konsil.engines import Engine
 from konsil.errors import RoundFailed, StateError, UploadRefused
 from konsil.messages import Failure, Kind, Reply, Request
-from konsil.method import broadcast
+from konsil.method import Means
 from konsil.plan import Job, Plan
 from konsil.storage import read_parts, write_parts
 from konsil.weights import Layout, Parts, WeightedMean, Weights
@@ -68,8 +68,11 @@ class Intake:
         roster: Iterable[str],
         layouts: dict[str, Layout],
         config: ServerConfig,
+        keep: bool = False,
     ) -> None:
         self.request, self.layouts, self.config = request, layouts, config
+        self.keep = keep  # a method that needs single models: they stay
+        self.individual: dict[str, Parts] = {}
         self.waiting = list(roster)  # not yet summed, in roster order
         self.arrived: dict[str, Reply | None] = {}  # None: will not come
         self.summed: list[str] = []
@@ -91,9 +94,10 @@ class Intake:
         self.arrived[site] = None
         self._sum_in_order()
 
-    def means(self) -> dict[str, Weights]:
+    def means(self) -> Means:
         """The weighted mean of every part, over the sites that answered."""
-        return {name: mean.result() for name, mean in self._means.items() if mean.total > 0}
+        means = {name: mean.result() for name, mean in self._means.items() if mean.total > 0}
+        return Means(means, self.request.round, tuple(self.summed), self.individual)
 
     def _sum_in_order(self) -> None:
         while self.waiting and self.waiting[0] in self.arrived:
@@ -105,6 +109,8 @@ class Intake:
                 mean.add(reply.parts[name], reply.facts["weights"][name])
             self.summed.append(site)
             self.facts[site] = reply.facts
+            if self.keep:
+                self.individual[site] = reply.parts
             self.arrived[site] = None  # its weights are in the sums: let them go
 
     def _check_envelope(self, reply: Reply) -> None:
@@ -203,10 +209,10 @@ class Server:
 
     def _ask(self, kind: Kind, number: int, validate: bool) -> Intake:
         """Send one round's requests and take in what comes back."""
-        parts = broadcast(self.record.shared)
-        requests = [self._request(kind, site, number, parts, validate) for site in self.roster]
-        layouts = self.method.uploads(parts) if kind == "round" else {}
-        intake = Intake(requests[0], self.roster, layouts, self.config)
+        requests = [self._request(kind, site, number, validate) for site in self.roster]
+        layouts = self.method.uploads(self.record.shared) if kind == "round" else {}
+        keep = self.method.needs == "individual"
+        intake = Intake(requests[0], self.roster, layouts, self.config, keep)
         away = {s for s in self.roster if kind == "round" and self._away(s, number)}
         for site in sorted(away):
             self._miss(intake, site, number, "absent by the experiment's plan")
@@ -216,7 +222,8 @@ class Server:
         self._enough(intake, number)
         return intake
 
-    def _request(self, kind: Kind, site: str, number: int, parts: Parts, validate: bool) -> Request:
+    def _request(self, kind: Kind, site: str, number: int, validate: bool) -> Request:
+        parts = self.method.sent(site, self.record.shared)
         facts = {"validate": validate}
         return Request(kind, self.job.name, site, number, self.plan.hash, parts, facts)
 

@@ -10,19 +10,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from konsil.config import ComputeConfig
-from konsil.data import TrainingData, augment_light
+from konsil.data import Images, TrainingData, augment_light
 from konsil.errors import StateError
 from konsil.evaluation import batches, columns_of
 from konsil.learner import Learner, recompute_statistics
 from konsil.method import Context, Method, Upload, moments_of
-from konsil.networks import build_network
+from konsil.networks import Network, build_network
 from konsil.randomness import generator
 from konsil.storage import read_parts, write_parts
 from konsil.tasks import Task
 from konsil.weights import BoundNetwork, Parts, Weights
+
+Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 class Workbench:
@@ -33,14 +35,24 @@ class Workbench:
         self.device = torch.device(compute.device)
         self.trained = method.networks()
         self._learners: dict[str, Learner] = {}
+        self._frozen: dict[str, BoundNetwork] = {}
 
     def learner(self, name: str) -> Learner:
         """The learner of that name, made when it is first needed."""
         if name not in self._learners:
             trained = self.trained[name]
             bound = BoundNetwork(build_network(trained.spec), self.device)
-            self._learners[name] = Learner(bound, self.method.context.training, trained.lr)
+            training = self.method.context.training
+            self._learners[name] = Learner(bound, training, trained.lr, trained.only)
         return self._learners[name]
+
+    def frozen(self, slot: str) -> BoundNetwork:
+        """A further network of the task that is asked and never trained, one a slot."""
+        if slot not in self._frozen:
+            self._frozen[slot] = BoundNetwork(
+                build_network(self.method.context.network), self.device
+            )
+        return self._frozen[slot]
 
     @cached_property
     def evaluator(self) -> BoundNetwork:
@@ -156,16 +168,29 @@ class Site:
             learner.step(self.task.loss(learner(x), y))
         return learner
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """This round's batches: the same for every method."""
-        training, images = self.context.training, self._data.train
-        name = (self.context.seed, self.name, self.round)
+    def batches(self, purpose: str = "", epochs: int | None = None) -> Batches:
+        """This round's batches: the same for every method.
+
+        A method that by definition looks at further batches (a second phase, an inner step,
+        fine-tuning) names their purpose, and gets the images in an order of its own.
+        """
+        for _, x, y in self.indexed_batches(self._data.train, purpose, epochs):
+            yield x, y
+
+    def indexed_batches(
+        self, images: Images, purpose: str = "", epochs: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Batches of one of the site's splits, with the places of their images in it."""
+        training = self.context.training
+        name = (self.context.seed, self.name, self.round, *([purpose] if purpose else []))
         noise = generator(*name, "augmentation")
-        for epoch in range(training.local_epochs):
+        for epoch in range(training.local_epochs if epochs is None else epochs):
             order = torch.randperm(len(images), generator=generator(*name, "order", epoch))
             for index in order.split(training.batch_size):
                 x, y = images.batch(index, self._bench.device)
-                yield augment_light(x, y, noise) if training.augment == "light" else (x, y)
+                if training.augment == "light":
+                    x, y = augment_light(x, y, noise)
+                yield index, x, y
 
     def columns(self, weights: Weights) -> dict[str, np.ndarray]:
         """Per-image validation values of these weights."""
@@ -175,22 +200,40 @@ class Site:
         """The main metric of these weights on the site's validation split."""
         return float(self.columns(weights)[self.task.main_metric].mean())
 
+    @torch.no_grad()
+    def validation_losses(self, weights: Weights) -> Tensor:
+        """The loss of these weights on each of the site's validation images, float64."""
+        net = self._loaded(self._bench.evaluator, weights)
+        losses = [self.task.losses(net(x), y) for x, y in self.validation_batches()]
+        return torch.cat(losses).double().cpu()
+
+    def validation_loss(self, weights: Weights) -> float:
+        """The mean loss of these weights on the site's validation images."""
+        return float(self.validation_losses(weights).mean())
+
     @property
     def validation_images(self) -> int:
         """The number of validation images."""
         return len(self._data.val)
 
-    def judge(self, network: str, weights: Weights) -> nn.Module:
+    def judge(self, network: str, weights: Weights) -> Network:
         """The network of that name with these weights, in evaluation mode, not to be trained."""
-        bound = self._bench.learner(network).bound
-        bound.load(weights)
-        return bound.net.eval()
+        return self._loaded(self._bench.learner(network).bound, weights)
 
-    def validation_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def frozen(self, slot: str, weights: Weights) -> Network:
+        """One more network of the task with these weights, in evaluation mode; one a slot."""
+        return self._loaded(self._bench.frozen(slot), weights)
+
+    @staticmethod
+    def _loaded(bound: BoundNetwork, weights: Weights) -> Network:
+        bound.load(weights)
+        return bound.net.eval()  # type: ignore[return-value]  # in a workbench they all are
+
+    def validation_batches(self) -> Batches:
         """The validation images, in order."""
         return batches(self._data.val, self._bench.device)
 
-    def training_images(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def training_images(self) -> Batches:
         """The training images, in order."""
         return batches(self._data.train, self._bench.device)
 

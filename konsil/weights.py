@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod, sqrt
@@ -119,11 +119,16 @@ class Layout:
             if e.kind == "statistic" and e.name.rpartition(".")[2] == "running_var"
         )
 
-    def spans(self, *groups: Group) -> tuple[slice, ...]:
-        """The parts of the buffer that belong to these groups, neighbours joined."""
+    def only(self, names: Collection[str]) -> Layout:
+        """The layout of these entries alone."""
+        kept = (e for e in self.entries if e.name in names)
+        return Layout.build((e.name, e.shape, e.kind, e.group) for e in kept)
+
+    def spans(self, names: Collection[str]) -> tuple[slice, ...]:
+        """The parts of the buffer that these entries take up, neighbours joined."""
         joined: list[slice] = []
         for entry in self.entries:
-            if entry.group in groups:
+            if entry.name in names:
                 if joined and joined[-1].stop == entry.span.start:
                     joined[-1] = slice(joined[-1].start, entry.span.stop)
                 else:
@@ -215,11 +220,18 @@ class Weights:
         size = self.norm() * other.norm()
         return self.dot(other) / size if size else 0.0
 
-    def take(self, other: Weights, *groups: Group) -> Weights:
-        """These weights with the entries of `groups` taken from `other`."""
-        result = self.clone()
-        for span in self.layout.spans(*groups):
-            result.flat[span] = other.flat[span]
+    def only(self, names: Collection[str]) -> Weights:
+        """A copy of these entries alone."""
+        pieces = [self.flat[span] for span in self.layout.spans(names)]
+        return Weights(self.layout.only(names), torch.cat([self.flat[:0], *pieces]))
+
+    def replaced(self, part: Weights) -> Weights:
+        """These weights with the entries of `part` (made by `only`) in their places."""
+        result, start = self.clone(), 0
+        for span in self.layout.spans({e.name for e in part.layout.entries}):
+            stop = start + span.stop - span.start
+            result.flat[span] = part.flat[start:stop]
+            start = stop
         return result
 
     def with_statistics_of(self, other: Weights) -> Weights:

@@ -111,10 +111,12 @@ def test_spans_cover_each_value_once_and_join_neighbours():
             ("e", (4,), "statistic", "norm"),
         ]
     )
-    assert layout.spans("body") == (slice(0, 5),)
-    assert layout.spans("norm") == (slice(5, 6), slice(8, 12))
-    assert layout.spans("body", "norm") == (slice(0, 6), slice(8, 12))
-    assert layout.spans("body", "norm", "head") == (slice(0, 12),)
+    assert layout.spans("ab") == (slice(0, 5),)
+    assert layout.spans("ce") == (slice(5, 6), slice(8, 12))
+    assert layout.spans("abce") == (slice(0, 6), slice(8, 12))
+    assert layout.spans("abcde") == (slice(0, 12),)
+    assert layout.spans("") == ()
+    assert [(e.name, e.start) for e in layout.only("bd").entries] == [("b", 0), ("d", 3)]
 
 
 def test_a_layout_survives_json_and_any_difference_changes_its_key():
@@ -157,9 +159,11 @@ def test_norm_dot_and_cosine_look_at_trainable_values_only():
 
 def test_take_and_statistics_by_hand():
     a, b = small(1, 2, 3, 4, 5), small(10, 20, 30, 40, 50)
-    assert a.take(b, "norm").flat.tolist() == [1, 2, 30, 40, 50]
-    assert a.take(b, "body").flat.tolist() == [10, 20, 3, 4, 5]
-    assert a.take(b).equals(a)
+    norm = {e.name for e in a.layout.entries if e.group == "norm"}
+    assert b.only(norm).flat.tolist() == [30, 40, 50]
+    assert a.replaced(b.only(norm)).flat.tolist() == [1, 2, 30, 40, 50]
+    assert a.replaced(b.only({"w"})).flat.tolist() == [10, 20, 3, 4, 5]
+    assert a.replaced(b.only(set())).equals(a)
     assert a.with_statistics_of(b).flat.tolist() == [1, 2, 30, 40, 50]
     assert a["w"].tolist() == [1, 2]
     with pytest.raises(KeyError):

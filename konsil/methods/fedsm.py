@@ -20,7 +20,7 @@ from pydantic import Field
 
 from konsil.errors import ConfigError
 from konsil.learner import OptimizerPolicy
-from konsil.method import Method, MethodSettings, Trained, Upload, method
+from konsil.method import Means, Method, MethodSettings, Trained, Upload, method
 from konsil.networks import NetworkSpec
 from konsil.selector import ClosedForm, PerBatch, ReferenceFullBatch, ServerAdam
 from konsil.site import Site
@@ -174,7 +174,7 @@ class FedSM(Method):
         rule.send(upload, w_s, site)
         return upload
 
-    def merge(self, shared: dict[str, Weights], means: Parts) -> dict[str, Weights]:
+    def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
         """Line 15: the means, and of the selector what its rule makes of them."""
         new = dict(means)
         self.rule.merge(shared, new)

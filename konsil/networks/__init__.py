@@ -18,7 +18,7 @@ from konsil.networks.features import features
 from konsil.networks.layers import NORMS, Classifier, PerImageNorm
 from konsil.networks.resnet import resnet18
 from konsil.networks.small import small
-from konsil.networks.unet import ClassicUNet, residual_unet
+from konsil.networks.unet import ClassicUNet, bottleneck, residual_unet
 from konsil.networks.vgg import vgg11, vgg11_pooled
 
 __all__ = ["Network", "NetworkSpec", "PerImageNorm", "build_network", "check_spec", "head_module"]
@@ -75,6 +75,21 @@ class Network(nn.Module):
         if not isinstance(self.net, Classifier):
             raise ConfigError("features: a segmentation network has none; use a classifier")
         return self.net.features(self.entry(images))
+
+    def with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits, and of the same pass one vector an image: what a classifier's head sees, or
+        the average over a U-Net's bottleneck.
+        """
+        if isinstance(self.net, Classifier):
+            features = self.net.features(self.entry(images))
+            return self.net.head(features), features
+        seen: list[Tensor] = []
+        hook = bottleneck(self.net).register_forward_hook(lambda *call: seen.append(call[2]))
+        try:
+            logits = self(images)
+        finally:
+            hook.remove()
+        return logits, seen[0].mean(dim=(2, 3))
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,16 @@ def _replace_batch_norms(network: nn.Module) -> None:
                 setattr(parent, name, norm_layer("group", child.num_features))
 
 
+def bottleneck(network: nn.Module) -> nn.Module:
+    """The deepest block of a U-Net: fewest pixels, most channels."""
+    if isinstance(network, ClassicUNet):
+        return network.bottom
+    block = network.get_submodule("model")  # MONAI nests: down, skip connection around the rest, up
+    while isinstance(block, nn.Sequential) and hasattr(block[1], "submodule"):
+        block = block[1].get_submodule("submodule")
+    return block
+
+
 class ClassicUNet(nn.Module):
     """Ronneberger et al., MICCAI 2015, with norm layers and half its channels: 7.8 M parameters.
 

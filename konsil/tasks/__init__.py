@@ -29,8 +29,16 @@ class Task(ABC):
         """The mean loss of a batch."""
 
     @abstractmethod
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The loss of each image of a batch, [B]; their mean is `loss`, up to rounding."""
+
+    @abstractmethod
     def probabilities(self, logits: Tensor) -> Tensor:
         """Logits as probabilities, of the same shape."""
+
+    @abstractmethod
+    def logits(self, probabilities: Tensor) -> Tensor:
+        """Logits that have these probabilities: what a mixture of opinions is scored by."""
 
     @abstractmethod
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:

@@ -30,9 +30,17 @@ class Classification(Task):
         """The mean cross-entropy of a batch."""
         return F.cross_entropy(logits, y.long())
 
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The cross-entropy of each image."""
+        return F.cross_entropy(logits, y.long(), reduction="none")
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """The probability of every class."""
         return torch.softmax(logits, dim=1)
+
+    def logits(self, probabilities: Tensor) -> Tensor:
+        """Their logarithm: its softmax is what was given."""
+        return probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()
 
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         """`accuracy` (0 or 1 an image) and `_target`; with two classes `_score`, for the AUC."""

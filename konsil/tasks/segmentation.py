@@ -27,6 +27,7 @@ class Segmentation(Task):
         self.metrics = ["dice", *self.structure_columns]
         self.with_cross_entropy = loss == "dice_ce"
         self.dice_loss = DiceLoss(sigmoid=True)
+        self.dice_losses = DiceLoss(sigmoid=True, reduction="none")
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """The mean loss of a batch."""
@@ -38,9 +39,22 @@ class Segmentation(Task):
             loss = loss + F.binary_cross_entropy_with_logits(logits, y)
         return loss
 
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The loss of each image."""
+        y = y.to(logits.dtype)
+        losses: Tensor = self.dice_losses(logits, y).flatten(1).mean(dim=1)
+        if self.with_cross_entropy:
+            entropy = F.binary_cross_entropy_with_logits(logits, y, reduction="none")
+            losses = losses + entropy.flatten(1).mean(dim=1)
+        return losses
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """Each structure's own probability a pixel; they do not sum to one."""
         return torch.sigmoid(logits)
+
+    def logits(self, probabilities: Tensor) -> Tensor:
+        """The log-odds; certainty is capped where float32 ends."""
+        return torch.logit(probabilities, eps=1e-6)
 
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         """`dice`, the mean over structures, and with several structures `dice_<structure>`."""

@@ -38,7 +38,8 @@ def test_centralized_on_one_site_is_local_training(make_plan, squares, tmp_path)
     """The pooled site has random streams of its own; under one name the bits are the same."""
     federation = {"folder": str(squares), "image_size": 32, "sites": ["north"]}
     plan = make_plan(federation=federation, methods=["local", "centralized"])
-    pooled = replace(plan, sites=(POOLED_SITE,))
+    counts = {POOLED_SITE: plan.counts["north"]}
+    pooled = replace(plan, sites=(POOLED_SITE,), counts=counts)
     engine = InProcessEngine(pooled, tmp_path)
     engine.host.training_data = lambda site: training_data(plan.data_folder, ["north"])
     central = toy.train(pooled, tmp_path, "centralized", engine)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from konsil.engines.inprocess import InProcessEngine
 from konsil.host import site_folder
 from konsil.learner import Learner
 from konsil.messages import Failure, Reply, Request
-from konsil.method import Context, Method, Upload, make_method
+from konsil.method import Context, Means, Method, Upload, make_method
 from konsil.networks import NetworkSpec
 from konsil.plan import Plan
 from konsil.runner import Run
@@ -46,8 +46,14 @@ class Regression(Task):
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         return (logits - y).square().mean()
 
+    def losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        return (logits - y).square().mean(1)
+
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits
+
+    def logits(self, probabilities: Tensor) -> Tensor:
+        return probabilities
 
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         return {"score": 1 - (logits - y).square().mean(1).double()}
@@ -62,9 +68,15 @@ class LinearBench(Workbench):
 
     def learner(self, name: str) -> Learner:
         if name not in self._learners:
-            bound, lr = BoundNetwork(self.build(name)), self.trained[name].lr
-            self._learners[name] = Learner(bound, self.method.context.training, lr)
+            bound, trained = BoundNetwork(self.build(name)), self.trained[name]
+            training = self.method.context.training
+            self._learners[name] = Learner(bound, training, trained.lr, trained.only)
         return self._learners[name]
+
+    def frozen(self, slot: str) -> BoundNetwork:
+        if slot not in self._frozen:
+            self._frozen[slot] = BoundNetwork(self.build("global"))
+        return self._frozen[slot]
 
     @cached_property
     def evaluator(self) -> BoundNetwork:
@@ -95,6 +107,7 @@ class Linear:
             sites=tuple(data),
             rounds=rounds,
             seed=seed,
+            images={name: len(d.train) for name, d in data.items()},
         )
         self.method = make_method(MethodConfig(name=method, **settings), context)
         self.model = model or (lambda: nn.Linear(self.features, 1))
@@ -118,9 +131,10 @@ class Linear:
         """One round at these sites, as the host does it."""
         sent = {}
         for name in self.data if sites is None else sites:
-            site = self.site(name, round, shared)
-            self.method.receive(site, shared)
-            sent[name] = self.method.local(site, shared)
+            parts = self.method.sent(name, shared)
+            site = self.site(name, round, parts)
+            self.method.receive(site, parts)
+            sent[name] = self.method.local(site, parts)
             site.finish_learners(sent[name])
         return sent
 
@@ -128,16 +142,18 @@ class Linear:
         self, shared: dict[str, Weights], round: int = 1, sites: Sequence[str] | None = None
     ) -> dict[str, Weights]:
         """One round: the shared parts after it."""
-        return self.method.merge(shared, means(list(self.uploads(shared, round, sites).values())))
+        return self.method.merge(shared, means(self.uploads(shared, round, sites), round))
 
 
-def means(uploads: Sequence[Upload]) -> dict[str, Weights]:
+def means(uploads: Mapping[str, Upload], round: int = 1) -> Means:
     """The server's means of these uploads."""
-    sums = {name: WeightedMean(part.layout) for name, part in uploads[0].parts.items()}
-    for upload in uploads:
+    sums: dict[str, WeightedMean] = {}
+    for upload in uploads.values():
         for name, part in upload.parts.items():
-            sums[name].add(part, upload.weights[name])
-    return {name: mean.result() for name, mean in sums.items()}
+            sums.setdefault(name, WeightedMean(part.layout)).add(part, upload.weights[name])
+    individual = {site: upload.parts for site, upload in uploads.items()}
+    found = {name: mean.result() for name, mean in sums.items()}
+    return Means(found, round, tuple(uploads), individual)
 
 
 def points(x: Sequence[Sequence[int]], y: Sequence[int]) -> TrainingData:
