@@ -162,6 +162,10 @@ class Site:
         self._used[network] = learner
         return learner
 
+    def running(self, network: str) -> Learner:
+        """The learner of that name that this round has begun with."""
+        return self._used[network]
+
     def train(self, learner: Learner) -> Learner:
         """The plain local work: every batch of the round, one step each."""
         for x, y in self.batches():
