@@ -72,9 +72,13 @@ class Personaliser(ABC):
     def merge(self, shared: Parts, means: Means, new: dict[str, Weights]) -> None:  # noqa: B027
         """Change in place what the shared parts become."""
 
+    def measures(self, site: Site) -> dict[str, float]:
+        """Further numbers of this site worth a curve."""
+        return {}
+
     @abstractmethod
-    def opinion(self, site: Site, shared: Parts) -> Weights:
-        """The weights that answer for this site."""
+    def opinion(self, site: Site, shared: Parts) -> Weights | None:
+        """The weights that answer for this site; None while there are none."""
 
 
 PERSONALISERS: dict[str, type[Personaliser]] = {}
@@ -144,9 +148,16 @@ class Personalised(Method):
         self.personaliser.end(upload)
         return upload
 
+    def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
+        """The means, and what the personaliser makes of them."""
+        new = super().merge(shared, means)
+        self.personaliser.merge(shared, means, new)
+        return new
+
     def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
-        """The mean, and the site's own model."""
-        return {"global": shared["global"], "personal": self.personaliser.opinion(site, shared)}
+        """The mean, and the site's own model once it has one."""
+        personal = self.personaliser.opinion(site, shared)
+        return {"global": shared["global"]} | ({"personal": personal} if personal else {})
 
 
 class PersonalisedGlobal(Personalised):
