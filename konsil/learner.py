@@ -50,6 +50,10 @@ class Learner:
         """The network's logits."""
         return self.bound.net(x)
 
+    def with_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The network's logits, and of the same pass one vector an image."""
+        return self.bound.net.with_features(x)  # type: ignore[operator]  # networks have it
+
     def step(self, loss: Tensor) -> None:
         """One optimiser step along the gradient of `loss`."""
         self.accumulate(loss)

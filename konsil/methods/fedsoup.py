@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from konsil.ingredients.soup import running_mean
 from konsil.learner import OptimizerPolicy
 from konsil.method import Method, MethodSettings, Trained, Upload, method
 from konsil.site import Site
@@ -51,7 +52,7 @@ class FedSoup(Method):
         with_global = self.average(site, [(1, theta_l), (m, soup), (1, theta_g)])
         if not self.improves(site.score(with_global), site.score(without)):
             return without
-        site.private["soup"] = mix([(m / (m + 1), soup), (1 / (m + 1), theta_g)])
+        site.private["soup"] = running_mean(soup, m, theta_g)
         site.notes["soup_size"] = m + 1
         return with_global
 

@@ -1,0 +1,53 @@
+"""FedAvg with stochastic weight averaging of the global models: the control that FedSoup needs.
+
+FedSoup's sites patch with means of late global models. How much of what that gains is the mean
+over rounds alone? Here the answer is the plain mean of the global models of the last rounds
+(SWA, Izmailov et al., UAI 2018, Algorithm 1, with rounds for epochs); training goes on from
+FedAvg's model and does not notice. With share = 0, or so few rounds that the window has one, the
+last model is FedAvg's.
+
+Norm layers: averaged weights want statistics of their own (Sec. 3.2 of SWA). A site's images
+alone would give those of that site, and no round is left to average them over the sites; the
+running statistics are averaged over the rounds like the weights instead.
+"""
+
+from math import floor
+
+from pydantic import Field
+
+from konsil.ingredients.soup import running_mean
+from konsil.method import SERVER_ONLY, Means, method
+from konsil.methods.fedavg import FedAvg, FedAvgSettings
+from konsil.weights import Weights
+
+AVERAGE = f"{SERVER_ONLY}swa"
+
+
+class FedAvgSWASettings(FedAvgSettings):
+    """share = 0 is FedAvg (its last model)."""
+
+    share: float = Field(0.25, ge=0, le=1)  # of the rounds, the last ones; FedSoup's 1 - start
+
+
+@method("fedavg-swa", paper="Izmailov et al., UAI 2018, on FedAvg's global models")
+class FedAvgSWA(FedAvg):
+    """FedAvg whose answer is the mean of its late global models."""
+
+    Settings = FedAvgSWASettings
+    best_by = ()  # no model of one round answers: both checkpoints are the average
+
+    @property
+    def first_round(self) -> int:
+        """The first round r with r > (1 - share) rounds (exactly: 0.1 * 10 is not quite 1)."""
+        return floor((1 - self.settings.share) * self.context.rounds + 1e-9) + 1
+
+    def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
+        """FedAvg's, and the running mean of what it gave; after the last round that answers."""
+        new = super().merge(shared, means)
+        averaged = means.round - self.first_round  # models in the mean so far
+        if averaged >= 0:
+            model = new["global"]
+            new[AVERAGE] = running_mean(shared.get(AVERAGE, model), averaged, model)
+            if means.round == self.context.rounds:
+                new["global"] = new[AVERAGE]  # nobody trains after this
+        return new

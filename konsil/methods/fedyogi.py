@@ -1,0 +1,19 @@
+"""FedYogi (Reddi et al., ICLR 2021, Algorithm 2): Yogi at the server.
+
+FedAdam with v <- v - (1 - b2) D^2 sign(v - D^2): v changes by D^2 and not by its distance to v,
+so that after large steps it forgets slowly. Where v = 0 (or 2 D^2) the two take the same step.
+"""
+
+from torch import Tensor
+
+from konsil.method import method
+from konsil.methods.fedadam import FedAdam
+
+
+@method("fedyogi", paper="Reddi et al., ICLR 2021, Algorithm 2")
+class FedYogi(FedAdam):
+    """FedAdam whose second moment grows fast and shrinks slowly."""
+
+    def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:
+        """By at most (1 - b2) D^2, up or down."""
+        return v - (1 - self.settings.beta2) * squares * (v - squares).sign()
