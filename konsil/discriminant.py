@@ -30,28 +30,31 @@ def means_layout(selector: Weights) -> Layout:
 
 
 class ImageMeans:
-    """Means over the images of one site, whose class is its place in the roster."""
+    """Means over the images of one site: of products, and by class of features and counts."""
 
-    def __init__(self, layout: Layout, index: int) -> None:
-        self.layout, self.index, self.images = layout, index, 0
-        features = layout.entries[1].shape[1]
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        classes, features = layout.entries[1].shape
         self._products = torch.zeros(features, features, dtype=torch.float64)
-        self._features = torch.zeros(features, dtype=torch.float64)
+        self._features = torch.zeros(classes, features, dtype=torch.float64)
+        self._counts = torch.zeros(classes, dtype=torch.float64)
 
     @torch.no_grad()
-    def add(self, features: Tensor) -> None:
-        """A batch of features [B, d]."""
-        values = features.double().cpu()
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        """A batch of features [B, d] and their classes [B]."""
+        values, labels = features.double().cpu(), labels.cpu()
         self._products += values.T @ values
-        self._features += values.sum(dim=0)
-        self.images += len(values)
+        for label in labels.unique().tolist():
+            of_class = values[labels == label]
+            self._features[label] += of_class.sum(dim=0)
+            self._counts[label] += len(of_class)
 
     def result(self) -> Weights:
         """The means, as a part that can be averaged by images."""
-        means = Weights.zeros(self.layout)
-        means["products"].copy_(self._products / self.images)
-        means["features"][self.index] = (self._features / self.images).float()
-        means["shares"][self.index] = 1.0
+        means, images = Weights.zeros(self.layout), self._counts.sum()
+        means["products"].copy_(self._products / images)
+        means["features"].copy_(self._features / images)
+        means["shares"].copy_(self._counts / images)
         return means
 
 

@@ -8,6 +8,8 @@ makes of the means; FedSM itself is the same with all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -18,6 +20,9 @@ from konsil.method import SERVER_ONLY, Upload, moments_of
 from konsil.networks import Network
 from konsil.site import Site
 from konsil.weights import Layout, Parts, Weights
+
+# All images that a site's selector learns from, with their labels; made when asked for.
+Examples = Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
 SELECTOR = "selector"
 GRADIENT = "selector.gradient"
@@ -42,13 +47,13 @@ class PerBatch:
     def uploads(self, layouts: dict[str, Layout]) -> None:
         """What is sent down comes back."""
 
-    def see(self, w_s: Learner, x: Tensor, site: Site) -> None:
+    def see(self, w_s: Learner, x: Tensor, labels: Tensor) -> None:
         """One step along the cross-entropy of Eq. 2."""
-        w_s.step(cross_entropy(w_s(x), site_label(site, x)))
+        w_s.step(cross_entropy(w_s(x), labels))
 
-    def send(self, upload: Upload, w_s: Learner, site: Site) -> None:
+    def send(self, upload: Upload, w_s: Learner, images: int, examples: Examples) -> None:
         """The selector, weighted by images."""
-        upload.add(SELECTOR, w_s.weights(), weight=site.images)
+        upload.add(SELECTOR, w_s.weights(), weight=images)
 
     def merge(self, shared: Parts, means: dict[str, Weights]) -> None:
         """The mean is the new selector."""
@@ -60,14 +65,14 @@ class ReferenceFullBatch(PerBatch):
     def __init__(self) -> None:
         super().__init__("average")
 
-    def see(self, w_s: Learner, x: Tensor, site: Site) -> None:
+    def see(self, w_s: Learner, x: Tensor, labels: Tensor) -> None:
         """Add this batch's gradient, summed over its images."""
-        w_s.accumulate(cross_entropy(w_s(x), site_label(site, x), reduction="sum"))
+        w_s.accumulate(cross_entropy(w_s(x), labels, reduction="sum"))
 
-    def send(self, upload: Upload, w_s: Learner, site: Site) -> None:
+    def send(self, upload: Upload, w_s: Learner, images: int, examples: Examples) -> None:
         """Take the one step, then send the selector."""
         w_s.apply()
-        super().send(upload, w_s, site)
+        super().send(upload, w_s, images, examples)
 
 
 class ServerAdam(ReferenceFullBatch):
@@ -90,9 +95,9 @@ class ServerAdam(ReferenceFullBatch):
         """A gradient in the selector's place."""
         layouts[GRADIENT] = layouts.pop(SELECTOR)
 
-    def send(self, upload: Upload, w_s: Learner, site: Site) -> None:
+    def send(self, upload: Upload, w_s: Learner, images: int, examples: Examples) -> None:
         """The mean gradient over the site's images."""
-        upload.add(GRADIENT, w_s.gradient() * (1 / site.images), weight=site.images)
+        upload.add(GRADIENT, w_s.gradient() * (1 / images), weight=images)
 
     def merge(self, shared: Parts, means: dict[str, Weights]) -> None:
         """One step of Adam along the mean gradient over all images."""
@@ -125,16 +130,16 @@ class ClosedForm(PerBatch):
         weights = Weights.zeros(layouts.pop(SELECTOR))
         layouts[IMAGE_MEANS] = means_layout(weights)
 
-    def see(self, w_s: Learner, x: Tensor, site: Site) -> None:
+    def see(self, w_s: Learner, x: Tensor, labels: Tensor) -> None:
         """Nothing is learnt batch by batch: `send` looks at all images once."""
 
-    def send(self, upload: Upload, w_s: Learner, site: Site) -> None:
-        """Means over the site's training images."""
+    def send(self, upload: Upload, w_s: Learner, images: int, examples: Examples) -> None:
+        """Means over the site's examples."""
         assert isinstance(w_s.bound.net, Network)
-        seen = ImageMeans(means_layout(w_s.weights()), site.index)
-        for x, _ in site.training_images():
-            seen.add(w_s.bound.net.features(x))
-        upload.add(IMAGE_MEANS, seen.result(), weight=site.images)
+        seen = ImageMeans(means_layout(w_s.weights()))
+        for x, labels in examples():
+            seen.add(w_s.bound.net.features(x), labels)
+        upload.add(IMAGE_MEANS, seen.result(), weight=images)
 
     def merge(self, shared: Parts, means: dict[str, Weights]) -> None:
         """The linear layer that tells the sites apart, given all that was seen so far."""

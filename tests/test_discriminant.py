@@ -22,9 +22,9 @@ def means_of(head: Weights, by_site: list[torch.Tensor]) -> Weights:
     """As the server sees it: every site's means, averaged by its images."""
     mean = WeightedMean(means_layout(head))
     for index, features in enumerate(by_site):
-        seen = ImageMeans(means_layout(head), index)
+        seen = ImageMeans(means_layout(head))
         for batch in features.split(3):
-            seen.add(batch)
+            seen.add(batch, torch.full((len(batch),), index))
         mean.add(seen.result(), weight=len(features))
     return mean.result()
 
