@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,18 @@ class LinearBench(Workbench):
         return BoundNetwork(self.build("global"))
 
 
+@dataclass(frozen=True)
+class LinearContext(Context):
+    """A context whose network begins with given weights instead of built ones, if any are given."""
+
+    given: Weights | None = None
+
+    def initial(self, spec: NetworkSpec) -> Weights:
+        if self.given is not None and spec == self.network:
+            return self.given
+        return super().initial(spec)
+
+
 class Linear:
     """A federation of linear models: inputs [n, features] of bytes, targets [n, 1] of 0 or 1."""
 
@@ -96,11 +109,13 @@ class Linear:
         training: dict[str, Any] | None = None,
         selector: Callable[[], nn.Module] | None = None,
         model: Callable[[], nn.Module] | None = None,
+        initial: Sequence[float] | None = None,
         **settings: Any,
     ) -> None:
         self.data = data
         self.features = next(iter(data.values())).train.images.shape[1]
-        context = Context(
+        self.model = model or (lambda: nn.Linear(self.features, 1))
+        context = LinearContext(
             network=NetworkSpec("small", 1, 1, 32),
             task=Regression(),
             training=TrainingConfig(**{"optimizer": "sgd", "lr": 0.1, **(training or {})}),
@@ -108,9 +123,9 @@ class Linear:
             rounds=rounds,
             seed=seed,
             images={name: len(d.train) for name, d in data.items()},
+            given=None if initial is None else self.weights(*initial),
         )
         self.method = make_method(MethodConfig(name=method, **settings), context)
-        self.model = model or (lambda: nn.Linear(self.features, 1))
         self.selector = selector or (lambda: nn.Linear(self.features, len(data)))
         self.bench = LinearBench(self.method, self._build)
         self.states = {name: SiteState() for name in data}
