@@ -93,6 +93,16 @@ class Learner:
         finally:
             self.values.copy_(own)
 
+    @contextmanager
+    def statistics_kept(self) -> Iterator[None]:
+        """Inside, forward passes leave the running statistics as they are."""
+        own = [(buffer, buffer.clone()) for buffer in self.bound.net.buffers()]
+        try:
+            yield
+        finally:
+            for buffer, before in own:
+                buffer.copy_(before)
+
     def weights(self) -> Weights:
         """A copy of the weights as they are now."""
         return self.bound.weights()

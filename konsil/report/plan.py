@@ -63,8 +63,10 @@ def traffic_table(plan: Plan) -> Table:
         title="One round", title_justify="left",
     )  # fmt: skip
     for config, method in zip(plan.experiment.methods, _methods(plan), strict=True):
-        down = {n: p.layout.size for n, p in broadcast(method.initial_parts()).items()}
-        up = {n: lay.size for n, lay in method.uploads(broadcast(method.initial_parts())).items()}
+        initial = method.initial_parts()
+        received = method.sent(method.context.sites[0], initial)
+        down = {n: p.layout.size for n, p in received.items()}
+        up = {n: lay.size for n, lay in method.uploads(broadcast(initial)).items()}
         parts = ", ".join(f"{n} {_count(v)}" for n, v in {**down, **up}.items())
         if method.pooled:
             table.add_row(config.title, parts, "-", "-", SEES_IMAGES)

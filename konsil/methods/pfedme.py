@@ -1,0 +1,102 @@
+"""pFedMe (T Dinh, Tran, Nguyen, NeurIPS 2020, Algorithm 1): Moreau envelopes.
+
+On every batch a site moves theta by `inner_steps` steps on f(theta; B) + (lambda / 2)
+||theta - w||^2, then w along the envelope's gradient lambda (w - theta). Sites answer with theta,
+the server keeps (1 - beta) w + beta mean(w_k). theta begins each round at w, with fresh moments.
+
+The step of w is the experiment's optimiser's. With SGD that is the paper's
+w <- w - eta lambda (w - theta). With Adam inside, theta is about one learning rate away from w,
+so that the paper's step would be of the order eta^2 lambda: the global model stays at chance.
+
+With beta = 0 the global model never moves. With lambda = 0 and one inner step w never moves
+either, and theta is FedAvg's local model of the first round.
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from konsil.errors import ConfigError
+from konsil.ingredients.personaliser import PersonalisedGlobal, Personaliser, personaliser
+from konsil.ingredients.proximal import step_with_pull
+from konsil.method import Means, MethodSettings, Trained, Upload, method
+from konsil.site import Site
+from konsil.weights import Parts, Weights, mix
+
+
+class PFedMeSettings(MethodSettings):
+    """beta = 0 leaves the global model where it began, and so does lambda = 0."""
+
+    lambda_: float = Field(15.0, ge=0, alias="lambda")
+    inner_steps: int = Field(5, ge=1)  # K
+    inner_lr: float | None = Field(None, gt=0, description="the experiment's lr")
+    beta: float = Field(1.0, ge=0)  # above 1 the server extrapolates
+
+
+@personaliser("pfedme")
+class PFedMePersonaliser(Personaliser):
+    """The shared w, and theta, which stays near it. "Per-FedMe" in Table 6 of FedSM is this."""
+
+    Settings = PFedMeSettings
+
+    def check(self) -> None:
+        """With SGD the pull overshoots from inner_lr * lambda = 2 on."""
+        training, s = self.context.training, self.settings
+        rate = s.inner_lr or training.lr
+        if training.optimizer == "sgd" and rate * s.lambda_ >= 2:
+            raise ConfigError(
+                f"methods.pfedme: inner_lr * lambda = {rate:g} * {s.lambda_:g} is 2 or more, "
+                "which sends theta away from w in ever larger steps; lower one of them"
+            )
+
+    def networks(self) -> dict[str, Trained]:
+        """w, and theta with an optimiser that forgets."""
+        network, s = self.context.network, self.settings
+        return {self.part: Trained(network), "theta": Trained(network, "reset", s.inner_lr)}
+
+    def passes(self) -> float:
+        """The inner steps; the step of w needs no pass."""
+        return float(self.settings.inner_steps)
+
+    def start(self) -> dict[str, Weights]:
+        """The initial weights that every method begins with."""
+        return {self.part: self.context.initial(self.context.network)}
+
+    def begin(self, site: Site, shared: Parts) -> None:
+        """Both at the mean."""
+        self.site = site
+        self.w = site.learner(self.part, shared[self.part])
+        self.theta = site.learner("theta", shared[self.part])
+
+    def see(self, x: Tensor, y: Tensor) -> None:
+        """Lines 7-8: theta towards the proximal point of this batch, then w towards theta."""
+        w, lambda_ = self.w.values, self.settings.lambda_
+        for _ in range(self.settings.inner_steps):
+            loss = self.site.task.loss(self.theta(x), y)
+            step_with_pull(self.theta, loss, lambda_, w, "coupled")
+        self.w.slope.add_(w - self.theta.values, alpha=lambda_)
+        self.w.apply()
+
+    def end(self, upload: Upload) -> None:
+        """theta stays, w is shared, with theta's norm statistics: w itself never sees an image."""
+        theta = self.theta.weights()
+        self.w.bound.load(self.w.weights().with_statistics_of(theta))
+        self.site.private["theta"] = theta
+        upload.add(self.part, self.w.weights(), weight=self.site.images)
+
+    def merge(self, shared: Parts, means: Means, new: dict[str, Weights]) -> None:
+        """w <- (1 - beta) w + beta mean(w_k); a term with factor 0 is left out, to the bit."""
+        beta = self.settings.beta
+        terms = [(1 - beta, shared[self.part]), (beta, means[self.part])]
+        new[self.part] = mix([term for term in terms if term[0] != 0])
+
+    def opinion(self, site: Site, shared: Parts) -> Weights:
+        """theta of the last local training; before any, the mean."""
+        return site.private.get("theta", shared[self.part])
+
+
+@method("pfedme", paper="T Dinh, Tran, Nguyen, NeurIPS 2020, Algorithm 1")
+class PFedMe(PersonalisedGlobal):
+    """A shared model of Moreau envelopes, and a model a site that is held near it."""
+
+    Settings = PFedMeSettings
+    Personaliser = PFedMePersonaliser
