@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -132,6 +133,8 @@ class Method(ABC):
     private_roles: ClassVar[tuple[str, ...]] = ()  # answered by what a site keeps
     best_by: ClassVar[tuple[tuple[str, str], ...]] = (("global", "global"),)  # part, its measure
     super_model: ClassVar[bool] = False  # specialists and a selector are put together at the end
+    routing: ClassVar[str] = "threshold"  # how that super model decides: supermodel.Facts
+    travels: ClassVar[str] = ""  # a remark, if other rounds' traffic is not round 1's
 
     def __init__(self, settings: MethodSettings, context: Context) -> None:
         self.settings: Any = settings
@@ -215,7 +218,7 @@ def method(name: str, paper: str) -> Callable[[M], M]:
     def register(cls: M) -> M:
         known = REGISTRY.get(name)
         if known is not None and _identity(known) != _identity(cls):
-            raise ConfigError(f"method {name}: {known.__module__} has registered it already")
+            raise ConfigError(f"method {name}: {_home(known)} has it already; choose another name")
         cls.name, cls.paper = name, paper
         REGISTRY[name] = cls
         return cls
@@ -227,8 +230,15 @@ def _identity(cls: type) -> tuple[str, str]:
     return cls.__module__, cls.__qualname__
 
 
+def _home(cls: type) -> str:
+    """Where a method is defined: a module of the package, or a user's file."""
+    own = cls.__module__.startswith("konsil.")
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+    return cls.__module__ if own or not file else str(file)
+
+
 def all_methods() -> dict[str, type[Method]]:
-    """Every method of the package, found without a list of them."""
+    """Every method of the package and of loaded plugins, found without a list of them."""
     import konsil.methods
 
     for module in pkgutil.iter_modules(konsil.methods.__path__):

@@ -114,7 +114,8 @@ class Run:
             result[checkpoint] = examiner.rows(record, checkpoint, model)
             self._save_checkpoint(job, examiner, record, checkpoint)
             if model is not None:
-                result["gamma"][checkpoint] = model.facts.gamma
+                if model.facts.routing == "threshold":
+                    result["gamma"][checkpoint] = model.facts.gamma
                 if checkpoint == "best":
                     model.save(self.folder / job.name / "supermodel")
         result["history"] = record.history
@@ -194,6 +195,7 @@ METHODS = "experiment.methods"
 # What may differ between a plan and the plan it goes on with: it changes no number.
 MAY_DIFFER = {
     *("hash", "environment", "data_folder", "experiment.engine", "experiment.name"),
+    *("experiment.plugins", "experiment.server.means_only"),
     *(f"experiment.federation.{place}" for place in ("folder", "csv", "cache")),
 }
 

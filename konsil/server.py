@@ -278,6 +278,8 @@ class Server:
     def _keep_best(self, means: dict[str, float]) -> None:
         """Shared parts that are at least as good on validation images as any before."""
         for part, measure in self.method.best_by:
+            if measure not in means:
+                continue  # a part that is not trained yet
             if means[measure] >= self.record.best_scores.get(part, -1.0):
                 self.record.best_scores[part] = means[measure]
                 self.record.best[part] = self.record.shared[part]

@@ -149,6 +149,16 @@ class Site:
         return len(self._data.train)
 
     @property
+    def training(self) -> Images:
+        """The training images, for `indexed_batches`."""
+        return self._data.train
+
+    @property
+    def validation(self) -> Images:
+        """The validation images, for `indexed_batches`."""
+        return self._data.val
+
+    @property
     def index(self) -> int:
         """The site's place in the roster: its label for the selector."""
         return self.context.sites.index(self.name)

@@ -63,7 +63,8 @@ class Examiner:
         for reply in self._ask("collect", {}, {"checkpoint": checkpoint}):
             models[reply.site] = reply.parts["personal"]
         draft = SuperModel(self._facts(), models)
-        return draft.with_gamma(self._gamma(draft))
+        threshold = self.method.routing == "threshold"
+        return draft.with_gamma(self._gamma(draft)) if threshold else draft
 
     def _facts(self) -> Facts:
         networks = self.method.networks()
@@ -75,6 +76,7 @@ class Examiner:
             selector=networks["selector"].spec.to_json(),
             gamma=1.0,
             plan=self.plan.hash,
+            routing=self.method.routing,
         )
 
     def _gamma(self, model: SuperModel) -> float:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from konsil.errors import StateError
 from konsil.networks import NetworkSpec, build_network
+from konsil.networks.outputs import blended
 from konsil.weights import BoundNetwork, Weights
 
 FORMAT = 1
@@ -35,6 +36,7 @@ class Facts:
     selector: dict[str, Any]
     gamma: float
     plan: str = ""
+    routing: str = "threshold"  # or argmax, ensemble: a selector with an output 0 for the global
     format: int = FORMAT
 
 
@@ -42,9 +44,9 @@ class Facts:
 class Route:
     """Whom the selector would ask, image by image."""
 
-    probabilities: Tensor  # [images, sites]
+    probabilities: Tensor  # [images, sites]; with the global model before the sites if it has one
     confidence: Tensor  # the largest of them
-    site: Tensor  # its place in the roster
+    site: Tensor  # its place in the roster; -1: the selector names the global model
     specialist: Tensor  # True: that site's specialist answers; False: the global model
 
 
@@ -98,11 +100,15 @@ class SuperModel:
     def route(self, images: Tensor) -> Route:
         """Algorithm 2, lines 1-3: a specialist if the selector is surer than gamma.
 
+        A selector that knows the global model too (FedSM-extra) simply names its choice.
+
         Strictly surer: a saturated softmax returns exactly 1, and gamma = 1 must mean "always
         the global model".
         """
         probabilities = torch.softmax(self._selector.net(images.to(self.device)), dim=1)
         confidence, site = probabilities.max(dim=1)
+        if self.facts.routing != "threshold":
+            return Route(probabilities, confidence, site - 1, site > 0)
         return Route(probabilities, confidence, site, confidence > self.facts.gamma)
 
     @torch.no_grad()
@@ -117,6 +123,9 @@ class SuperModel:
         `images`: [n, channels, height, width], values in [0, 1].
         """
         route = self.route(images)
+        if self.facts.routing == "ensemble":
+            opinions = [self.logits_of(name, images) for name in (GLOBAL, *self.facts.sites)]
+            return Answer(blended(self.facts.task, opinions, route.probabilities), route)
         names = [self.facts.sites[i] for i in route.site.tolist()]
         chosen = [n if s else GLOBAL for n, s in zip(names, route.specialist, strict=True)]
         return Answer(self.logits_by(chosen, images), route)

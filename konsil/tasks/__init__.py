@@ -9,6 +9,7 @@ from torch import Tensor
 
 from konsil.config import TaskConfig
 from konsil.errors import ConfigError
+from konsil.networks.outputs import to_probabilities
 
 
 class Task(ABC):
@@ -19,6 +20,7 @@ class Task(ABC):
     are material for a metric of the whole set, and no metric themselves.
     """
 
+    name: str  # as the experiment file has it
     labels: list[str]
     outputs: int  # channels of the logits
     main_metric: str  # what models are compared by; higher is better
@@ -32,13 +34,9 @@ class Task(ABC):
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """The loss of each image of a batch, [B]; their mean is `loss`, up to rounding."""
 
-    @abstractmethod
     def probabilities(self, logits: Tensor) -> Tensor:
         """Logits as probabilities, of the same shape."""
-
-    @abstractmethod
-    def logits(self, probabilities: Tensor) -> Tensor:
-        """Logits that have these probabilities: what a mixture of opinions is scored by."""
+        return to_probabilities(self.name, logits)
 
     @abstractmethod
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:

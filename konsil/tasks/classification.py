@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -18,6 +17,7 @@ class Classification(Task):
     a class bias or a shift common to both logits, which change no image's rank, lower it.
     """
 
+    name = "classification"
     main_metric = "accuracy"
 
     def __init__(self, classes: list[str]) -> None:
@@ -33,14 +33,6 @@ class Classification(Task):
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy of each image."""
         return F.cross_entropy(logits, y.long(), reduction="none")
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """The probability of every class."""
-        return torch.softmax(logits, dim=1)
-
-    def logits(self, probabilities: Tensor) -> Tensor:
-        """Their logarithm: its softmax is what was given."""
-        return probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()
 
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         """`accuracy` (0 or 1 an image) and `_target`; with two classes `_score`, for the AUC."""

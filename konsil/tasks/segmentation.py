@@ -17,6 +17,7 @@ class Segmentation(Task):
     `dice_ce` (that plus the binary cross-entropy, which converges faster).
     """
 
+    name = "segmentation"
     main_metric = "dice"
 
     def __init__(self, structures: list[str], loss: str = "dice_ce") -> None:
@@ -47,14 +48,6 @@ class Segmentation(Task):
             entropy = F.binary_cross_entropy_with_logits(logits, y, reduction="none")
             losses = losses + entropy.flatten(1).mean(dim=1)
         return losses
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Each structure's own probability a pixel; they do not sum to one."""
-        return torch.sigmoid(logits)
-
-    def logits(self, probabilities: Tensor) -> Tensor:
-        """The log-odds; certainty is capped where float32 ends."""
-        return torch.logit(probabilities, eps=1e-6)
 
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         """`dice`, the mean over structures, and with several structures `dice_<structure>`."""

@@ -39,6 +39,7 @@ from konsil.weights import BoundNetwork, Layout, WeightedMean, Weights
 class Regression(Task):
     """Squared error; the score is one minus it, so that higher is better."""
 
+    name = "regression"
     labels: list[str] = ["y"]  # noqa: RUF012  as the base class has it
     outputs = 1
     main_metric = "score"
@@ -52,9 +53,6 @@ class Regression(Task):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         return logits
-
-    def logits(self, probabilities: Tensor) -> Tensor:
-        return probabilities
 
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         return {"score": 1 - (logits - y).square().mean(1).double()}
