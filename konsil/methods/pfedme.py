@@ -44,7 +44,7 @@ class PFedMePersonaliser(Personaliser):
         rate = s.inner_lr or training.lr
         if training.optimizer == "sgd" and rate * s.lambda_ >= 2:
             raise ConfigError(
-                f"methods.pfedme: inner_lr * lambda = {rate:g} * {s.lambda_:g} is 2 or more, "
+                f"pfedme: inner_lr * lambda = {rate:g} * {s.lambda_:g} is 2 or more, "
                 "which sends theta away from w in ever larger steps; lower one of them"
             )
 

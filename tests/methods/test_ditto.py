@@ -1,0 +1,74 @@
+"""Ditto by hand, and the two methods between which it lies."""
+
+import numpy as np
+import pytest
+from methods import linear_by_hand as hand
+from methods import toy
+
+LR, LAMBDA = 0.3, 0.7
+
+
+def test_three_rounds_by_hand():
+    linear = toy.Linear("ditto", hand.two_sites(), training={"lr": LR, "batch_size": 3},
+                        **{"lambda": LAMBDA})  # fmt: skip
+    w = np.array(hand.START)
+    shared, v = {"global": linear.weights(*w)}, {"a": w, "b": w}
+    for number in (1, 2, 3):
+        shared = linear.round(shared, number)
+        local = {}
+        for site in v:
+            local[site] = w
+            for batch in hand.batches(linear, site, number):
+                v[site] = v[site] - LR * (hand.gradient(v[site], batch) + LAMBDA * (v[site] - w))
+                local[site] = local[site] - LR * hand.gradient(local[site], batch)
+            mine = linear.states[site].private["personal"].flat.numpy()
+            np.testing.assert_allclose(mine, v[site], atol=1e-5)
+        w = hand.fedavg(linear, local)
+        np.testing.assert_allclose(shared["global"].flat.numpy(), w, atol=1e-5)
+    assert np.abs(v["a"] - v["b"]).max() > 0.01  # models of their own
+
+
+@pytest.mark.parametrize("coupling", ["coupled", "decoupled"])
+def test_without_a_pull_it_is_local_training(make_plan, tmp_path, coupling):
+    plan = make_plan(
+        methods=["local", {"name": "ditto", "lambda": 0, "coupling": coupling}],
+        network={"name": "unet", "width": 2, "norm": "batch"},
+    )
+    for title in ("local", "ditto"):
+        toy.train(plan, tmp_path, title)
+    for site in plan.sites:
+        local = toy.state_of(plan, tmp_path, site, "local").last["local"]
+        assert local.equals(toy.state_of(plan, tmp_path, site, "ditto").last["personal"])
+
+
+def test_with_a_pull_it_is_not_local_training_and_its_global_model_is_fedavgs(make_plan, tmp_path):
+    plan = make_plan(methods=["local", "fedavg", {"name": "ditto", "lambda": 1}])
+    records = {m: toy.train(plan, tmp_path, m) for m in ("local", "fedavg", "ditto")}
+    assert records["fedavg"].shared["global"].equals(records["ditto"].shared["global"])
+    assert records["fedavg"].best["global"].equals(records["ditto"].best["global"])
+    for site in plan.sites:
+        local = toy.state_of(plan, tmp_path, site, "local").last["local"]
+        assert not local.equals(toy.state_of(plan, tmp_path, site, "ditto").last["personal"])
+
+
+def test_an_absent_site_keeps_its_model_and_goes_on_with_it():
+    linear = toy.Linear("ditto", hand.two_sites(), training={"lr": LR}, **{"lambda": LAMBDA})
+    shared = linear.round({"global": linear.weights(*hand.START)}, 1)
+    before = linear.states["a"].private["personal"]
+    shared = linear.round(shared, 2, sites=["b"])
+    assert linear.states["a"].private["personal"].equals(before)
+    w = shared["global"].flat.double().numpy()
+    linear.round(shared, 3)
+    v = before.flat.double().numpy()
+    (batch,) = hand.batches(linear, "a", 3)
+    expected = v - LR * (hand.gradient(v, batch) + LAMBDA * (v - w))  # pulled to the newest mean
+    after = linear.states["a"].private["personal"].flat.numpy()
+    np.testing.assert_allclose(after, expected, atol=1e-5)
+
+
+def test_a_newcomer_begins_with_the_global_model():
+    linear = toy.Linear("ditto", hand.two_sites(), **{"lambda": LAMBDA})
+    shared = linear.round({"global": linear.weights(*hand.START)}, 1, sites=["b"])
+    site = linear.site("a", 2, shared)
+    linear.method.receive(site, shared)
+    assert linear.method.opinions(site, shared)["personal"].equals(shared["global"])
