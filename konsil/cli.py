@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,12 +32,17 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file, e.g. rounds=10."),
 ]
+PluginOption = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE.py", help="Methods of your own; as often as wanted."),
+]
 
 
 @app.command()
 def run(
     experiment: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")],
     set_: SetOption = None,
+    plugin: PluginOption = None,
     out: OutOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run that stopped.")
@@ -46,7 +52,7 @@ def run(
     ] = False,
 ) -> None:
     """Train and compare the methods of an experiment file."""
-    _run(experiment, set_ or [], out, resume, dry_run)
+    _run(experiment, set_ or [], out, resume, dry_run, plugin or [])
 
 
 @app.command()
@@ -60,11 +66,20 @@ def demo(
 
 
 @app.command()
-def methods() -> None:
-    """List the methods: paper, what travels, settings."""
-    from konsil.report.methods import methods_table
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="Only this one, in full.")
+    ] = None,
+    plugin: PluginOption = None,
+    json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """List the methods: paper, what travels, local work, settings."""
+    with console.status("starting"):
+        from konsil.plugins import load_plugins
+        from konsil.report.methods import print_methods
 
-    console.print(methods_table())
+        load_plugins(plugin or [])
+    print_methods(console, name, json)
 
 
 @app.command()
@@ -80,15 +95,23 @@ def show(
 
 
 def _run(
-    file: Path, overrides: list[str], out: Path | None, resume: bool, dry_run: bool = False
+    file: Path,
+    overrides: list[str],
+    out: Path | None,
+    resume: bool,
+    dry_run: bool = False,
+    plugins: Sequence[Path] = (),
 ) -> None:
     from konsil.config import read_experiment
 
-    experiment = read_experiment(file, overrides)
+    experiment = read_experiment(file, overrides, plugins)
     with console.status("starting"):
         from konsil.data import open_federation
         from konsil.plan import Plan
+        from konsil.plugins import load_plugins
         from konsil.report.plan import print_plan
+
+        load_plugins(experiment.plugins)  # a mistake there is found before images are read
     with console.status("reading the federation") as status:
         federation = open_federation(
             experiment.federation,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -168,6 +169,7 @@ class ServerConfig(Block):
     on_bad_upload: Literal["skip", "stop"] = "stop"
     max_rms: float = Field(1e3, gt=0)  # root mean square of a part's values
     absences: dict[str, list[int]] = {}  # simulate drop-outs: site -> rounds it misses
+    means_only: bool = False  # a promise: methods that need single models are refused
 
 
 class EngineConfig(Block):
@@ -226,6 +228,19 @@ class Experiment(Block):
     server: ServerConfig = ServerConfig()
     engine: EngineConfig = EngineConfig()
     compute: ComputeConfig = ComputeConfig()
+    plugins: list[Path] = []  # Python files with methods of your own
+
+    @field_validator("plugins", mode="before")
+    @classmethod
+    def _one_plugin(cls, plugins: Any) -> Any:
+        return [plugins] if isinstance(plugins, str | Path) else plugins
+
+    @field_validator("plugins")
+    @classmethod
+    def _absolute(cls, plugins: list[Path]) -> list[Path]:
+        """Worker processes look for the very same files."""
+        found = [Path(os.path.expandvars(path)).expanduser().absolute() for path in plugins]
+        return list(dict.fromkeys(found))
 
     @field_validator("methods", mode="before")
     @classmethod
@@ -259,8 +274,10 @@ class Experiment(Block):
         return self.network.name or default
 
 
-def read_experiment(path: Path, overrides: list[str] | None = None) -> Experiment:
-    """The experiment of a YAML file with `key=value` overrides laid over it."""
+def read_experiment(
+    path: Path, overrides: list[str] | None = None, plugins: Sequence[Path] = ()
+) -> Experiment:
+    """The experiment of a YAML file, with `key=value` laid over it and these plugins added."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -275,7 +292,11 @@ def read_experiment(path: Path, overrides: list[str] | None = None) -> Experimen
         raise ConfigError(f"{path}: an experiment is a mapping of keys, such as `rounds: 30`")
     for override in overrides or []:
         _lay_over(raw, override)
-    return check_experiment(raw, str(path))
+    experiment = check_experiment(raw, str(path))
+    if not plugins:
+        return experiment
+    files = [str(plugin) for plugin in (*experiment.plugins, *plugins)]
+    return check_experiment(raw | {"plugins": files}, str(path))
 
 
 def check_experiment(raw: dict[str, Any], source: str) -> Experiment:

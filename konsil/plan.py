@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from konsil.config import Experiment, MethodConfig
 from konsil.errors import ConfigError
 from konsil.method import Context, Method, make_method, method_settings
 from konsil.networks import NetworkSpec, check_spec
+from konsil.plugins import load_plugins
 from konsil.tasks import make_task
 
 if TYPE_CHECKING:
@@ -51,11 +53,13 @@ class Plan:
     fingerprint: str  # of the federation: contents, label mapping, splits
     data_folder: Path  # the federation's cache entry
     version: str = __version__
+    plugins: Mapping[str, str] = field(default_factory=dict)  # method -> sha256 of its file
 
     @classmethod
     def of(cls, experiment: Experiment, federation: Federation) -> Plan:
         """The plan of an experiment on an opened federation; every method is checked."""
         plan = cls(
+            plugins=load_plugins(experiment.plugins),
             experiment=experiment,
             sites=tuple(federation.sites),
             labels=tuple(federation.labels),
@@ -80,7 +84,14 @@ class Plan:
                 f"the federation has {len(self.sites)} sites"
             )
         for job in self.jobs[:: len(self.experiment.seeds)]:
-            for trained in self.method(job).networks().values():
+            method = self.method(job)
+            if self.experiment.server.means_only and method.needs == "individual":
+                raise ConfigError(
+                    f"methods.{job.method}: at the server {method.name} needs each site's own "
+                    "model, and server.means_only: true promises that means are enough; leave "
+                    "out one of the two"
+                )
+            for trained in method.networks().values():
                 check_spec(trained.spec)
 
     @cached_property
@@ -141,9 +152,12 @@ class Plan:
         experiment = self.resolved()
         experiment.pop("engine")
         experiment.pop("name")
+        experiment.pop("plugins")  # where they lie; what they hold is below
+        experiment["server"].pop("means_only")  # it refuses methods, and changes none
         for place in ("folder", "csv", "cache"):
             experiment["federation"].pop(place)
         return {
+            **self._plugins(),
             "experiment": experiment,
             "version": self.version,
             "sites": list(self.sites),
@@ -151,6 +165,10 @@ class Plan:
             "channels": self.channels,
             "federation": self.fingerprint,
         }
+
+    def _plugins(self) -> dict[str, Any]:
+        """Nothing without plugins, so that such a plan is the same as before there were any."""
+        return {"plugins": dict(self.plugins)} if self.plugins else {}
 
     def resolved(self) -> dict[str, Any]:
         """The experiment with every default written out."""
@@ -179,13 +197,19 @@ class Plan:
             "counts": self.counts,
             "fingerprint": self.fingerprint,
             "data_folder": str(self.data_folder),
+            **self._plugins(),
         }
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Plan:
-        """The plan of `to_json`."""
+    def from_json(cls, data: dict[str, Any], methods: bool = True) -> Plan:
+        """The plan of `to_json`; `methods` = False: only to be looked at, plugins are not run."""
+        experiment = Experiment.model_validate(data["experiment"])
+        plugins = data.get("plugins", {})
+        if methods:
+            load_plugins(experiment.plugins, agreed=plugins.values())
         return cls(
-            experiment=Experiment.model_validate(data["experiment"]),
+            plugins=plugins,
+            experiment=experiment,
             sites=tuple(data["sites"]),
             labels=tuple(data["labels"]),
             channels=data["channels"],

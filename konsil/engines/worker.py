@@ -19,10 +19,12 @@ def work(connection: Connection) -> None:
     from konsil.plan import Plan
 
     facts = json.loads(connection.recv_bytes())
-    host = SiteHost(Plan.from_json(facts["plan"]), Path(facts["run_folder"]))
+    host: SiteHost | None = None
     while True:
         message = connection.recv_bytes()
         try:
+            if host is None:  # here, so that a plan it cannot work on is said, not only died of
+                host = SiteHost(Plan.from_json(facts["plan"]), Path(facts["run_folder"]))
             answer = REPLY + host.handle(Request.from_bytes(message)).to_bytes()
         except KonsilError as error:
             answer = REFUSAL + str(error).encode()

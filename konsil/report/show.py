@@ -21,7 +21,8 @@ def show_run(console: Console, folder: Path, split: str = "test", checkpoint: st
         raise RunError(f"--split {split}: test or val")
     if checkpoint not in RESULT_FILES:
         raise RunError(f"--checkpoint {checkpoint}: best or last")
-    plan = Plan.from_json(read_plan(folder))
+    facts = read_plan(folder)
+    plan = Plan.from_json(facts, methods=False)  # a plugin may have moved on since
     path = folder / RESULT_FILES[checkpoint]
     rows = read_results(path) if path.exists() else []
     if rows:
@@ -29,7 +30,7 @@ def show_run(console: Console, folder: Path, split: str = "test", checkpoint: st
             console.print(result_table(rows, plan.sites, metric, split, checkpoint))
         for line in (*selector_lines(rows), *gamma_lines(plan, folder, checkpoint)):
             console.print(line, highlight=False)
-    for line in unfinished(plan, folder, rows):
+    for line in unfinished(plan, folder, rows, facts["hash"]):
         console.print(line, highlight=False)
     pictures = sorted(p.name for p in (folder / "figures").glob("*.png"))
     if pictures:
@@ -44,7 +45,7 @@ def main_metrics(plan: Plan, rows: list[Row], split: str) -> list[str]:
     return [metric for metric in wanted if metric in there]
 
 
-def unfinished(plan: Plan, folder: Path, rows: list[Row]) -> list[str]:
+def unfinished(plan: Plan, folder: Path, rows: list[Row], hash: str) -> list[str]:
     """A line for every job that has no result yet."""
     done = {(row.method, row.seed) for row in rows}
     lines = []
@@ -52,7 +53,7 @@ def unfinished(plan: Plan, folder: Path, rows: list[Row]) -> list[str]:
         if (job.method, job.seed) in done:
             continue
         record = folder / job.name / "server" / "record.knsl"
-        reached = Record.load(record, plan.hash).round if record.exists() else 0
+        reached = Record.load(record, hash).round if record.exists() else 0
         lines.append(f"{job.name}: round {reached} of {plan.experiment.rounds}")
     return lines
 
