@@ -1,6 +1,6 @@
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from konsil.errors import ConfigError
+from konsil.method import REGISTRY, method
+from konsil.methods.fedavg import FedAvg
 from konsil.plan import POOLED_SITE, Job, Plan
 from konsil.runner import differences
 
@@ -144,3 +147,28 @@ def test_differences_name_several_keys_in_order(make_plan: MakePlan):
         "experiment.training.momentum",
         "experiment.training.optimizer",
     ]
+
+
+@pytest.fixture
+def nosy() -> Iterator[None]:
+    """A method whose server looks at single models."""
+
+    @method("nosy", paper="nobody")
+    class Nosy(FedAvg):
+        needs = "individual"
+
+    yield
+    del REGISTRY["nosy"]
+
+
+def test_a_promise_of_means_only_refuses_who_needs_more(make_plan: MakePlan, nosy: None):
+    blocks = {"methods": ["fedavg", {"name": "nosy", "label": "mine"}]}
+    assert make_plan(**blocks)
+    with pytest.raises(ConfigError, match=r"methods\.mine: at the server nosy needs .*means_only"):
+        make_plan(**blocks, server={"means_only": True})
+
+
+def test_a_promise_of_means_only_changes_no_number(make_plan: MakePlan):
+    plan, promised = make_plan(), make_plan(server={"means_only": True})
+    assert promised.hash == plan.hash
+    assert differences(plan.to_json(), promised.to_json()) == []

@@ -1,0 +1,126 @@
+"""What `konsil methods` says of a method is what the method says of itself."""
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+from pydantic import Field
+from rich.console import Console
+
+from konsil.errors import ConfigError
+from konsil.method import REGISTRY, Method, MethodSettings, Trained, Upload, all_methods, method
+from konsil.report.methods import facts_of, print_methods
+
+
+@pytest.fixture
+def odd() -> Iterator[type[Method]]:
+    """A method that shows every kind of setting, and cannot be made without one of them."""
+
+    class OddSettings(MethodSettings):
+        """Nothing is FedAvg."""
+
+        must: int = Field(ge=1, le=9)
+        lambda_: float | None = Field(None, alias="lambda", gt=0, description="the same as lr")
+        names: list[str] = Field(default_factory=lambda: ["a"], description="of friends")
+        switch: bool = True
+
+    @method("odd", paper="nobody, 2024")
+    class Odd(Method):
+        """An odd method.
+
+        With a second paragraph.
+        """
+
+        Settings = OddSettings
+        needs = "individual"
+        travels = "three times as much in the last round"
+
+        def networks(self) -> dict[str, Trained]:
+            return {"global": Trained(self.context.network, "average")}
+
+        def passes(self) -> float:
+            return 5 / 3
+
+        def local(self, site, shared):
+            return Upload()
+
+    yield Odd
+    del REGISTRY["odd"]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments, width: int = 80) -> str:
+    print_methods(Console(width=width), *arguments)
+    return capsys.readouterr().out
+
+
+def test_every_method_is_listed_within_80_columns(capsys):
+    text = printed(capsys)
+    for name, cls in all_methods().items():
+        assert re.search(rf"^{re.escape(name)} ", text, re.MULTILINE)
+        assert cls.paper in text
+        for key, field in cls.Settings.model_fields.items():
+            assert f"  {field.alias or key} = " in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_traffic_and_work_are_computed():
+    fedavg = facts_of(all_methods()["fedavg"])
+    assert (fedavg.gets, fedavg.sends, fedavg.work) == (1, 1, 1)
+    local = facts_of(all_methods()["local"])
+    assert (local.gets, local.sends, local.work) == (0, 0, 1)
+    pooled = facts_of(all_methods()["centralized"])
+    assert (pooled.gets, pooled.sends, pooled.needs) == (None, None, "images")
+    fedsm = facts_of(all_methods()["fedsm"])
+    assert 2 < fedsm.gets < 2.5  # two models, and a selector with its moments
+    assert fedsm.gets == fedsm.sends
+    assert fedsm.models == ["global", "personal", "super"]
+
+
+def test_moments_that_travel_are_counted(odd):
+    odd.Settings = MethodSettings
+    facts = facts_of(odd)
+    assert facts.gets == facts.sends == pytest.approx(3, abs=0.01)  # Adam has two moments
+    assert facts.work == 5 / 3
+
+
+def test_the_kinds_of_settings(odd, capsys):
+    text = printed(capsys, "odd")
+    for words in (
+        "odd: nobody, 2024",
+        "With a second paragraph.",
+        "What `konsil methods` says of a method is what the method says of itself.",
+        "each model",
+        "odd: three times as much in the last round",
+        "must: missing",  # its numbers need the setting
+        "Nothing is FedAvg.",
+    ):
+        assert words in text
+    grid = [" ".join(line.split()) for line in text.splitlines()]
+    assert "must = (required) a whole number from 1 to 9" in grid
+    assert "lambda = null above 0; null: the same as lr" in grid
+    assert 'names = ["a"] a list; of friends' in grid
+    assert "switch = true true, false" in grid
+
+
+def test_literal_values_and_aliases_are_shown(capsys):
+    text = printed(capsys, "fedprox")
+    assert re.search(r"coupling = coupled +coupled, decoupled", text)
+    assert "h_k(w; w_g) = F_k(w) + (mu / 2) ||w - w_g||^2" in " ".join(text.split())
+    assert re.search(r"lambda = 0\.1 +at least 0", printed(capsys, "ditto"))
+
+
+def test_json_is_for_machines(capsys):
+    found = {f["name"]: f for f in json.loads(printed(capsys, None, True, width=20))}
+    assert list(found) == list(all_methods())
+    assert found["fedavg"]["gets"] == 1
+    [setting] = found["fedavg"]["settings"]
+    assert setting["default"] == "persist"
+    assert setting["allowed"] == "persist, reset, average"
+    [one] = json.loads(printed(capsys, "fedsm", True))
+    assert one == found["fedsm"]
+
+
+def test_an_unknown_method_is_refused_by_name(capsys):
+    with pytest.raises(ConfigError, match="unknown method 'fedavk'"):
+        printed(capsys, "fedavk")
