@@ -1,6 +1,7 @@
 """What must hold for every method of the registry, whoever adds one."""
 
 import hashlib
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +13,13 @@ from konsil.engines.inprocess import InProcessEngine
 from konsil.errors import RoundFailed
 from konsil.host import site_folder
 from konsil.method import all_methods
+from konsil.plugins import load_plugins
 from konsil.runner import Run
 from konsil.site import Site, SiteState
 
-METHODS = sorted(all_methods())
+# KONSIL_PLUGINS=my_method.py holds your own methods to this, instead of Konsil's.
+PLUGINS = load_plugins(p for p in os.environ.get("KONSIL_PLUGINS", "").split(os.pathsep) if p)
+METHODS = sorted(PLUGINS or all_methods())
 ROUNDS = 3
 SETTINGS = {"fedsoup": {"start": 0.3}}  # early enough for a soup in a short run
 SMALL = {"name": "small"}
@@ -200,7 +204,7 @@ def test_no_test_image_is_read_before_evaluation(make_plan, tmp_path, name):
 def test_every_method_sees_the_same_batches(reference):
     """Methods are compared on equal terms: same images in the same order in the same batches."""
     federated = [name for name in METHODS if not all_methods()[name].pooled]
-    seen = {name: reference(name)[2] for name in federated}
+    seen = {name: reference(name)[2] for name in {"fedavg", *federated}}
     expected = {(s, r) for s in ("north", "south") for r in range(1, ROUNDS + 1)}
     assert set(seen["fedavg"]) == expected
     assert all(batches == seen["fedavg"] for batches in seen.values())
