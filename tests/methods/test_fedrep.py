@@ -1,0 +1,82 @@
+import pytest
+import torch
+from methods import layered, toy
+
+from konsil.host import SiteHost
+from konsil.weights import Weights
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_three_rounds_by_hand(epochs):
+    """The head is fitted to the body as it came; then the body moves under the new head."""
+
+    def train(w, data):
+        for _ in range(epochs):
+            w = layered.step(w, data, layered.HEAD)
+        return layered.step(w, data, layered.BODY)
+
+    linear = toy.Linear("fedrep", layered.SITES, model=layered.network, initial=layered.START,
+                        head_epochs=epochs)  # fmt: skip
+    layered.check_rounds(linear, train)
+
+
+@pytest.mark.parametrize("norm", ["instance", "batch"])
+def test_without_a_head_it_is_fedavg(make_plan, tmp_path, norm):
+    plan = make_plan(
+        methods=["fedavg", {"name": "fedrep", "head": "none"}],
+        network={"name": "unet", "width": 2, "norm": norm},
+    )
+    layered.same_as_fedavg(plan, tmp_path, "fedrep")
+
+
+def test_without_head_epochs_it_is_fedbabu_that_is_not_fine_tuned(make_plan, tmp_path):
+    plan = make_plan(
+        methods=[{"name": "fedrep", "head_epochs": 0}, {"name": "fedbabu", "finetune_epochs": 0}],
+        network={"name": "unet", "width": 2, "norm": "batch"},
+    )
+    records = [toy.train(plan, tmp_path, title) for title in ("fedrep", "fedbabu")]
+    assert toy.same_record(*records)
+    for site in plan.sites:
+        states = [toy.state_of(plan, tmp_path, site, title) for title in ("fedrep", "fedbabu")]
+        assert toy.same_parts(states[0].last, states[1].last)
+
+
+def test_fitting_the_head_leaves_the_body_alone(make_plan, tmp_path):
+    """Trained values and running statistics of the body, bit for bit; the head really moves."""
+    plan = make_plan(
+        methods=["fedrep"], network={"name": "unet", "width": 2, "norm": "batch"}, rounds=1
+    )
+    host = SiteHost(plan, tmp_path)
+    request = toy.server(plan, tmp_path)._request("round", "north", 1, True)
+    site = host._site(request, host._state(request))
+    method, shared = host._workbench(request).method, request.parts
+    method.receive(site, shared)
+    before = method.whole(site, shared)
+    after = method.fit_head(site, before)
+    assert after.only(method.others).equals(before.only(method.others))
+    assert not torch.equal(after.only(method.own).flat, before.only(method.own).flat)
+    assert any(e.kind == "statistic" for e in before.only(method.others).layout.entries)
+
+
+def test_the_head_is_not_moved_while_the_body_is_trained(make_plan, tmp_path):
+    """With Adam and weight decay, which move whatever they hold."""
+    training = {"batch_size": 3, "weight_decay": 0.1}
+    plan = make_plan(methods=[{"name": "fedrep", "head_epochs": 0}], training=training, rounds=1)
+    server = toy.server(plan, tmp_path)
+    server._round(1)
+    for site in plan.sites:
+        own: Weights = toy.state_of(plan, tmp_path, site).private["own"]
+        assert own.equals(server.method.initial.only(server.method.own))
+
+
+def test_work(make_plan):
+    def passes(epochs: int, **settings) -> float:
+        plan = make_plan(
+            methods=[{"name": "fedrep", **settings}],
+            training={"batch_size": 3, "local_epochs": epochs},
+        )
+        return plan.method(plan.jobs[0]).passes()
+
+    assert passes(1) == pytest.approx(4 / 3)
+    assert passes(2, head_epochs=3) == pytest.approx(1.5)
+    assert passes(1, head="none") == 1
