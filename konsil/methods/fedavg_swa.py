@@ -38,7 +38,7 @@ class FedAvgSWA(FedAvg):
 
     @property
     def first_round(self) -> int:
-        """The first round r with r > (1 - share) rounds (exactly: 0.1 * 10 is not quite 1)."""
+        """The first round r with r > (1 - share) rounds ((1 - 0.9) * 10 is a hair below 1)."""
         return floor((1 - self.settings.share) * self.context.rounds + 1e-9) + 1
 
     def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:

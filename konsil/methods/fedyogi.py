@@ -7,12 +7,18 @@ so that after large steps it forgets slowly. Where v = 0 (or 2 D^2) the two take
 from torch import Tensor
 
 from konsil.method import method
-from konsil.methods.fedadam import FedAdam
+from konsil.methods.fedadam import FedAdam, FedAdamSettings
+
+
+class FedYogiSettings(FedAdamSettings):
+    """beta1 = 0 and server_lr = 2 tau, both large, comes to FedAvg (v stays near tau^2)."""
 
 
 @method("fedyogi", paper="Reddi et al., ICLR 2021, Algorithm 2")
 class FedYogi(FedAdam):
     """FedAdam whose second moment grows fast and shrinks slowly."""
+
+    Settings = FedYogiSettings
 
     def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:
         """By at most (1 - b2) D^2, up or down."""

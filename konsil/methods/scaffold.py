@@ -13,7 +13,9 @@ correction below is consistent there, and with plain SGD they are the same:
 - direction: the optimiser takes g, then y <- y - eta (c - c_k). Controls are mean steps of the
   optimiser, and option II is exact.
 
-Controls are for trainable values only; running statistics are averaged as in FedAvg.
+Controls are for trainable values only; running statistics are averaged as in FedAvg. A site that
+is away keeps its control and its share of c. A site whose reply the server does not take (late,
+refused) has changed its control all the same: c misses that change from then on.
 """
 
 from typing import Literal

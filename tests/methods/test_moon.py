@@ -94,7 +94,7 @@ def test_the_contrast_of_dead_features_has_a_gradient():
 
 
 def test_three_rounds_by_hand():
-    mu, tau, lr = 2.0, 0.5, 0.3
+    mu, tau, lr = 10.0, 0.5, 0.3
     linear = federation(mu=mu, tau=tau)
     w_g, shared = np.array(START), {"global": linear.weights(*START)}
     previous = dict.fromkeys(linear.data, w_g)
