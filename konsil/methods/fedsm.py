@@ -19,7 +19,7 @@ from konsil.errors import ConfigError
 from konsil.ingredients.personaliser import Personaliser, make_personaliser
 from konsil.ingredients.softpull import Lambda, SoftPull
 from konsil.learner import OptimizerPolicy
-from konsil.method import Means, Method, MethodSettings, Trained, Upload, broadcast, method
+from konsil.method import Context, Means, Method, MethodSettings, Trained, Upload, broadcast, method
 from konsil.networks import NetworkSpec
 from konsil.selector import ClosedForm, PerBatch, ReferenceFullBatch, ServerAdam, site_label
 from konsil.site import Site
@@ -82,8 +82,13 @@ class FedSM(Method):
     def _personaliser(self) -> Personaliser:
         config = self.settings.personaliser
         if config == {"name": "softpull"}:
-            return SoftPull(self.settings, self.context)
-        return make_personaliser(config, self.context, f"methods.{self.name}.personaliser")
+            return SoftPull(self.settings, self.personaliser_context())
+        where = f"methods.{self.name}.personaliser"
+        return make_personaliser(config, self.personaliser_context(), where)
+
+    def personaliser_context(self) -> Context:
+        """What the personaliser knows of the experiment."""
+        return self.context
 
     def warnings(self) -> list[str]:
         """A selector that will not be trained by the end is worth a line."""

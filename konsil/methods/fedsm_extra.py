@@ -1,0 +1,268 @@
+"""FedSM-extra (Xu et al., CVPR 2022, Algorithms 3-4): models first, then a selector for them.
+
+Phase 1 is FedSM without its selector. Then every site hands in its specialist, once (this is
+where the server sees single models), and everybody gets all of them, once. In phase 2 only the
+selector is trained and travels. It has an output 0 for the global model, and an image's label is
+the model that serves it best, y_s = argmin_k L(h_k(x), y) over k = 0..K. (Eq. 1 prints L(h, h_k);
+h does not exist at that point.) The models are frozen, so labels are worked out once an image.
+
+A site that is away when specialists are handed in is represented by their plain mean, and takes
+that for its own: all sites must mean the same by "the specialist of site k".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from typing import Literal, TypeVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from konsil.evaluation import EVALUATION_BATCH
+from konsil.method import Context, Means, Upload, method
+from konsil.methods.fedsm import FedSM, FedSMSettings
+from konsil.selector import SELECTOR
+from konsil.site import Batches, Site
+from konsil.weights import Layout, Parts, Weights
+
+PHASE = "server.phase"  # what the next round is: 1, 2 (handing in) or 3 (the selector)
+PHASE_LAYOUT = Layout.build([("phase", (1,), "trainable", "body")])
+HANDED_IN = "specialist"  # as it is uploaded; below, as everybody gets it
+TOLD = "server.told"  # by site: whether it has got the frozen models
+MODELS, HANDING_IN, SELECTING = 1, 2, 3
+V = TypeVar("V")
+
+
+def frozen(site: str) -> str:
+    """The part that holds a site's frozen specialist."""
+    return f"{HANDED_IN}.{site}"
+
+
+class TwoPhaseSettings(FedSMSettings):
+    """With `selector_share` = 0 there is no second phase: FedSM's models without a selector."""
+
+    selector_share: float = Field(1 / 3, ge=0, lt=1)  # of the rounds, for phase 2: 50 of 150
+
+
+class TwoPhases(FedSM):
+    """What FedSM-extra and the ensemble share."""
+
+    Settings = TwoPhaseSettings
+    needs = "individual"
+    travels = "second phase: the selector; before it each specialist once up, all of them once down"
+
+    def personaliser_context(self) -> Context:
+        """Its training ends with the first phase."""
+        return replace(self.context, rounds=self.first_phase)
+
+    @cached_property
+    def first_phase(self) -> int:
+        """Its number of rounds. A second phase is one round of handing in and at least one more."""
+        rounds = self.context.rounds
+        second = max(2, round(rounds * self.settings.selector_share))
+        return rounds - second if self.settings.selector_share and rounds > 2 else rounds
+
+    def phase(self, site: Site) -> int:
+        """Which phase a site is in."""
+        if site.round <= self.first_phase:
+            return MODELS
+        return HANDING_IN if site.round == self.first_phase + 1 else SELECTING
+
+    def warnings(self) -> list[str]:
+        """Without a second phase the selector stays as it began."""
+        if self.first_phase == self.context.rounds:
+            return ["no second phase (too few rounds, or no share): the selector is not trained"]
+        return super().warnings()
+
+    def outputs(self) -> int:
+        """One a site, and output 0 for the global model."""
+        return 1 + len(self.context.sites)
+
+    # --- at the server --------------------------------------------------------------------------
+
+    def start(self) -> dict[str, Weights]:
+        """FedSM's, in phase 1."""
+        return super().start() | {PHASE: _number(MODELS)}
+
+    def sent(self, site: str, shared: Parts) -> dict[str, Weights]:
+        """Phase 1: the models. Phase 2: the selector, and once the frozen models."""
+        selector, models = apart(super().sent(site, shared))
+        if _phase_of(shared) != SELECTING:
+            return models
+        if shared[TOLD].flat[self.context.sites.index(site)]:
+            return selector
+        names = ["global", *map(frozen, self.context.sites)]
+        return {**{name: models[name] for name in names}, **selector}
+
+    def uploads(self, shared: Parts) -> dict[str, Layout]:
+        """Phase 1: the models. Handing in: the specialist. Phase 2: the selector."""
+        selector, models = apart(super().uploads(shared))
+        if _phase_of(shared) == HANDING_IN:
+            return {HANDED_IN: shared["global"].layout}
+        return selector if _phase_of(shared) == SELECTING else models
+
+    def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
+        """By phase; the last round of one names the next."""
+        new = {**shared, **self._merged(shared, means)}
+        if means.round == self.first_phase:
+            new[PHASE] = _number(HANDING_IN)
+        elif means.round > self.first_phase:
+            new[PHASE] = _number(SELECTING)
+        return new
+
+    def _merged(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
+        new, phase = dict(means), _phase_of(shared)
+        if phase == MODELS:
+            self.personaliser.merge(shared, means, new)
+        elif phase == HANDING_IN:
+            new = self._hand_out(shared, means)
+        else:
+            self.rule.merge(shared, new)
+            new[TOLD] = self._told(shared, means)
+        return new
+
+    def _hand_out(self, shared: Parts, means: Means) -> dict[str, Weights]:
+        given = {site: parts[HANDED_IN] for site, parts in means.individual.items()}
+        parts = {frozen(s): given.get(s, means[HANDED_IN]) for s in self.context.sites}
+        nobody = Layout.build([("told", (len(self.context.sites),), "trainable", "body")])
+        return parts | {TOLD: Weights.zeros(nobody)}
+
+    def _told(self, shared: Parts, means: Means) -> Weights:
+        told = shared[TOLD].clone()
+        for site in means.sites:
+            told.flat[self.context.sites.index(site)] = 1
+        return told
+
+    # --- at a site ------------------------------------------------------------------------------
+
+    def receive(self, site: Site, shared: Parts) -> None:
+        """Phase 1 and handing in: SoftPull. Phase 2: study the frozen models, once."""
+        if self.phase(site) != SELECTING:
+            self.personaliser.receive(site, shared)
+        elif frozen(site.name) in shared:
+            site.private["personal"] = shared[frozen(site.name)]
+            site.private["global"] = shared["global"]
+            self.study(site, [shared["global"], *(shared[frozen(s)] for s in self.context.sites)])
+
+    def study(self, site: Site, models: list[Weights]) -> None:
+        """What a site makes of the frozen models, the global one first."""
+        raise NotImplementedError
+
+    def local(self, site: Site, shared: Parts) -> Upload:
+        """One round of whatever phase it is."""
+        phase = self.phase(site)
+        if phase == HANDING_IN:
+            specialist = self.personaliser.opinion(site, shared)
+            return Upload().add(HANDED_IN, specialist or shared["global"], weight=1)
+        return self.train_models(site, shared) if phase == MODELS else self.select(site, shared)
+
+    def train_models(self, site: Site, shared: Parts) -> Upload:
+        """Algorithm 3, phase 1: FedSM's two models."""
+        w_g = site.learner("global", shared["global"])
+        self.personaliser.begin(site, shared)
+        for x, y in site.batches():
+            self.personaliser.see(x, y)
+            w_g.step(site.task.loss(w_g(x), y))
+        upload = Upload().add("global", w_g.weights(), weight=site.images)
+        self.personaliser.end(upload)
+        return upload
+
+    def select(self, site: Site, shared: Parts) -> Upload:
+        """One round of the selector."""
+        raise NotImplementedError
+
+    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+        """The global model and the specialist; in phase 2 the frozen ones."""
+        if self.phase(site) == SELECTING:
+            return {role: site.private[role] for role in ("global", "personal")}
+        return super().opinions(site, shared)
+
+    def measures(self, site: Site, shared: Parts) -> dict[str, float]:
+        """Of the selector in phase 2, of the personaliser before."""
+        if self.phase(site) != SELECTING:
+            return self.personaliser.measures(site)
+        return self.selector_measures(site, shared)
+
+    def selector_measures(self, site: Site, shared: Parts) -> dict[str, float]:
+        """How good the selector is on the site's validation images."""
+        raise NotImplementedError
+
+
+class FedSMExtraSettings(TwoPhaseSettings):
+    """With `selector_share` = 0 there is no second phase: FedSM's models without a selector."""
+
+    # On its own training images a specialist is at its most over-fitted, so that its site's label
+    # dominates: images that no model was trained on are the fairer teachers, and fewer.
+    labels_from: Literal["train", "validation"] = "train"
+
+
+@method("fedsm-extra", paper="Xu et al., CVPR 2022, Algorithms 3-4")
+class FedSMExtra(TwoPhases):
+    """FedSM's models, then a selector that learns which of them serves an image best."""
+
+    Settings = FedSMExtraSettings
+    routing = "argmax"
+
+    def study(self, site: Site, models: list[Weights]) -> None:
+        """Label every image with the model of the smallest loss; of equals the global one wins."""
+        for split, batches in (
+            ("train", site.training_images),
+            ("validation", site.validation_batches),
+        ):
+            losses = torch.stack([losses_of(site, model, batches()) for model in models])
+            site.notes[f"labels.{split}"] = losses.argmin(dim=0).tolist()
+
+    def select(self, site: Site, shared: Parts) -> Upload:
+        """Algorithm 3, phase 2: cross-entropy against the labels."""
+        w_s, labels = site.learner(SELECTOR, shared[SELECTOR]), self.labels(site)
+        held_out = self.settings.labels_from == "validation"
+        images = site.validation if held_out else site.training
+        rule = self.rule
+        for index, x, _ in site.indexed_batches(images, "labels" if held_out else ""):
+            rule.see(w_s, x, labels[index].to(x.device))
+        upload = Upload()
+        rule.send(upload, w_s, len(images), lambda: self.examples(site))
+        return upload
+
+    def labels(self, site: Site) -> Tensor:
+        """Of the images that teach the selector, in their order."""
+        return torch.tensor(site.notes[f"labels.{self.settings.labels_from}"])
+
+    def examples(self, site: Site) -> Iterator[tuple[Tensor, Tensor]]:
+        """The images that teach the selector, in order, with their labels."""
+        held_out = self.settings.labels_from == "validation"
+        batches = site.validation_batches() if held_out else site.training_images()
+        labels = self.labels(site).split(EVALUATION_BATCH)
+        return ((x, mine.to(x.device)) for (x, _), mine in zip(batches, labels, strict=True))
+
+    def selector_measures(self, site: Site, shared: Parts) -> dict[str, float]:
+        """How many of the site's validation images the selector gives to the best model."""
+        w_s, best = site.judge(SELECTOR, shared[SELECTOR]), site.notes["labels.validation"]
+        with torch.no_grad():
+            chosen = [w_s(x).argmax(dim=1).cpu() for x, _ in site.validation_batches()]
+        right = (torch.cat(chosen) == torch.tensor(best)).double().mean()
+        return {"selector_accuracy": float(right)}
+
+
+@torch.no_grad()
+def losses_of(site: Site, weights: Weights, images: Batches) -> Tensor:
+    """The loss of a model on each of these images."""
+    net = site.frozen("candidate", weights)
+    return torch.cat([site.task.losses(net(x), y).cpu() for x, y in images])
+
+
+def apart(parts: dict[str, V]) -> tuple[dict[str, V], dict[str, V]]:
+    """The selector's parts, and the others."""
+    mine = {n: p for n, p in parts.items() if n == SELECTOR or n.startswith(f"{SELECTOR}.")}
+    return mine, {n: p for n, p in parts.items() if n not in mine}
+
+
+def _number(phase: int) -> Weights:
+    return Weights(PHASE_LAYOUT, torch.tensor([float(phase)]))
+
+
+def _phase_of(shared: Parts) -> int:
+    return int(shared[PHASE].flat[0])
