@@ -51,3 +51,19 @@ def test_a_newcomer_begins_with_the_common_head(make_plan, tmp_path):
     method = server.method
     own = toy.state_of(plan, tmp_path, "north").private["own"]
     torch.testing.assert_close(own.flat, method.initial.only(method.own).flat)
+
+
+def test_a_site_answers_with_its_own_statistics_if_those_stay_local(make_plan, tmp_path):
+    plan = make_plan(
+        methods=["fedper"],
+        network={"name": "unet", "width": 2, "norm": "batch"},
+        training={"batch_size": 3, "running_statistics": "local"},
+    )
+    shared = toy.train(plan, tmp_path).shared["global"]
+    method = toy.server(plan, tmp_path).method
+    for site in plan.sites:
+        state = toy.state_of(plan, tmp_path, site)
+        joined = method.initial.replaced(state.private["own"]).replaced(shared)
+        expected = joined.with_statistics_of(state.private["global.statistics"])
+        assert state.last["personal"].equals(expected)
+        assert not expected.equals(joined)

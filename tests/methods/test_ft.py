@@ -102,6 +102,23 @@ def test_it_has_a_learning_rate_of_its_own():
     torch.testing.assert_close(ways[1], ways[0] / 10, atol=1e-6, rtol=1e-4)
 
 
+def test_the_optimiser_is_fresh():
+    """Adam's first step has the length of the rate: FedAvg's moments are not gone on with."""
+    training = {"optimizer": "adam", "lr": 0.01}
+    linear = toy.Linear(
+        "ft", layered.SITES, model=layered.network, rounds=2, epochs=1, training=training
+    )
+    shared = {"global": linear.weights(*layered.START)}
+    for number in (1, 2):
+        shared = linear.round(shared, number)
+    moments = linear.states["a"].private["global.moments"].clone()
+    site = linear.site("a", 3, shared)
+    linear.method.receive(site, shared)
+    way = linear.method.opinions(site, shared)["personal"].flat - shared["global"].flat
+    np.testing.assert_allclose(np.abs(way.numpy()), 0.01, rtol=1e-4)
+    assert linear.states["a"].private["global.moments"].equals(moments)
+
+
 def test_fedsm_can_have_it():
     linear = toy.Linear("ft", layered.SITES, model=layered.network)
     made = make_personaliser({"name": "ft", "epochs": 2}, linear.method.context, "here")
