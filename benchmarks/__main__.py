@@ -15,6 +15,7 @@ from benchmarks import report
 from benchmarks.ground import FULL, QUICK, Ground
 from benchmarks.measure import Outcome
 from benchmarks.memory import memory
+from benchmarks.methods import methods
 from benchmarks.overheads import overheads
 from benchmarks.server_mean import server_mean
 from benchmarks.training import fedavg_vs_plain, fedsm_vs_fedavg, processes_vs_inprocess
@@ -23,6 +24,7 @@ from konsil.files import write_text
 BENCHMARKS: dict[str, Callable[[Ground], Outcome]] = {
     "fedavg-vs-plain": fedavg_vs_plain,
     "fedsm-vs-fedavg": fedsm_vs_fedavg,
+    "methods": methods,
     "processes-vs-inprocess": processes_vs_inprocess,
     "server-mean": server_mean,
     "memory": memory,

@@ -78,6 +78,7 @@ class Ground:
         threads: int = 1,
         engine: dict[str, Any] | None = None,
         federation: dict[str, Any] | None = None,
+        validate: bool = True,
     ) -> Plan:
         """An experiment with every default in force, on the retina federation unless told."""
         data = federation or {"synthetic": "retina", "images": self.scale.images}
@@ -90,6 +91,7 @@ class Ground:
             },
             "task": {"structures": synthetic.FEDERATIONS["retina"].structures},
             "network": self.scale.network,
+            "training": {} if validate else {"validate_every": MORE_ROUNDS_THAN_MEASURED},
             "methods": [method],
             "rounds": MORE_ROUNDS_THAN_MEASURED,
             "engine": engine or {},

@@ -49,12 +49,27 @@ class Goal:
 
 
 @dataclass(frozen=True)
+class Near:
+    """What a ratio is by definition, and which share it may be away from that."""
+
+    value: float
+    share: float
+
+    def met(self, ratio: Ratio) -> bool:
+        """Whether the median is near enough, from above or from below."""
+        return abs(ratio.median / self.value - 1) <= self.share
+
+    def __str__(self) -> str:
+        return f"within {self.share:.0%} of {self.value:.4g}"
+
+
+@dataclass(frozen=True)
 class Figure:
     """One ratio: what over what, and what it was wanted to be (None: it only explains)."""
 
     what: str
     ratio: Ratio
-    goal: Goal | None = None
+    goal: Goal | Near | None = None
 
     @property
     def met(self) -> bool | None:

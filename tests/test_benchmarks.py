@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import benchmarks.methods
+from benchmarks.ground import QUICK, Ground
+from benchmarks.measure import Figure, Near, Ratio
+from konsil.method import all_methods
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -44,6 +49,26 @@ def test_an_unknown_benchmark_is_refused_by_name() -> None:
     assert "server-mean" in done.stderr
 
 
+def test_a_method_is_held_against_its_own_number_of_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {name: all_methods()[name] for name in ("ditto", "moon")}
+    monkeypatch.setattr(benchmarks.methods, "all_methods", lambda: few)
+    outcome = benchmarks.methods.methods(Ground(QUICK, tmp_path, lambda news: None))
+    assert [str(f.goal) for f in outcome.figures] == ["within 10% of 2", "within 10% of 1.667"]
+    assert all(value > 0 for figure in outcome.figures for value in figure.ratio.values)
+
+
+@pytest.mark.parametrize(
+    ("median", "met"), [(1.79, False), (1.81, True), (2.2, True), (2.3, False)]
+)
+def test_near_is_near_from_both_sides(median: float, met: bool) -> None:
+    assert Figure("a / b", Ratio((median,)), Near(2, 0.1001)).met is met
+
+
 @pytest.mark.slow
 def test_every_benchmark_runs(tmp_path: Path) -> None:
-    assert len(measure(tmp_path)) == 6
+    outcomes = measure(tmp_path)
+    assert len(outcomes) == 7
+    measured = {figure["what"].split(":")[0] for figure in outcomes["methods"]["figures"]}
+    assert measured == set(all_methods())

@@ -1,0 +1,74 @@
+"""The page on writing a method, followed to the letter."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
+KONSIL = [sys.executable, "-c", "from konsil.cli import main; main()"]
+PYTEST = [sys.executable, "-m", "pytest", "-vv", "-p", "no:cacheprovider"]
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the page's files, each named in its first line."""
+    for block in (*blocks("python"), *blocks("yaml")):
+        name = block.splitlines()[0].removeprefix("# ")
+        (tmp_path / name).write_text(block, encoding="utf-8")
+    return tmp_path
+
+
+def called(command: list[str], folder: Path, **environment: str) -> str:
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, env=os.environ | environment
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_commands_of_the_page_run(folder: Path):
+    assert {p.name for p in folder.iterdir()} == {"my_method.py", "mine.yaml", "test_my_method.py"}
+    lines = [shlex.split(line, comments=True) for line in blocks("bash")[0].splitlines()]
+    assert [line[:2] for line in lines] == [["konsil", "methods"], ["konsil", "run"]]
+    listed, trained = (called([*KONSIL, *line[1:]], folder) for line in lines)
+    assert "bound = 1.0" in listed
+    assert "clipped global" in trained
+    assert (folder / "runs" / "mine" / "results.csv").exists()
+
+
+def test_the_method_of_the_page_is_about_thirty_lines():
+    code = next(block for block in blocks("python") if "@method" in block)
+    assert len([line for line in code.splitlines() if line.strip()]) <= 30
+
+
+def test_the_tests_of_the_page_pass(folder: Path):
+    own, every = blocks("bash")[1].splitlines()
+    assert own == "PYTHONPATH=tests python -m pytest test_my_method.py"
+    out = called([*PYTEST, "test_my_method.py"], folder, PYTHONPATH=str(ROOT / "tests"))
+    assert "2 passed" in out
+    assert every == "KONSIL_PLUGINS=my_method.py python -m pytest tests/test_every_method.py"
+    file = str(folder / "my_method.py")
+    some = ["tests/test_every_method.py", "-k", "resumed or batches or serialises"]
+    out = called([*PYTEST, *some], ROOT, KONSIL_PLUGINS=file)
+    assert "3 passed" in out
+    assert "[clipped] PASSED" in out
+    assert "[fedavg]" not in out
+
+
+def test_every_hook_that_the_page_names_is_there():
+    from konsil.method import Method
+
+    table = PAGE.split("## The hooks")[1].split("A loop of your own")[0]
+    names = re.findall(r"`(\w+)(?:\([^)]*\))?`", " ".join(re.findall(r"^\| (.*?) \|", table, re.M)))
+    assert len(names) >= 12
+    assert all(hasattr(Method, name) for name in names)
