@@ -21,7 +21,10 @@ from konsil.site import Site, SiteState
 PLUGINS = load_plugins(p for p in os.environ.get("KONSIL_PLUGINS", "").split(os.pathsep) if p)
 METHODS = sorted(PLUGINS or all_methods())
 ROUNDS = 3
-SETTINGS = {"fedsoup": {"start": 0.3}}  # early enough for a soup in a short run
+SETTINGS = {
+    "fedsoup": {"start": 0.3},  # early enough for a soup in a short run
+    "pfedme": {"lambda": 5},  # at 15 theta is held so near w that six rounds teach little
+}
 SMALL = {"name": "small"}
 CLASSIFICATION = {"name": "classification", "normalise": False}  # brightness is the class
 

@@ -181,3 +181,18 @@ def test_a_network_without_statistics_is_left_alone():
     before = bound.weights()
     recompute_statistics(bound, batches(2))
     assert bound.weights().equals(before)
+
+
+def test_statistics_can_be_kept_while_a_gradient_is_taken():
+    learner = Learner(BoundNetwork(network()), ADAM).load(Weights.of(network()))
+    train(learner, 2)
+    before = learner.weights()
+    for kept in (True, False):
+        for x, y in batches(1, first=9):
+            if kept:
+                with learner.statistics_kept():
+                    learner.accumulate(cross_entropy(learner(x), y))
+            else:
+                learner.accumulate(cross_entropy(learner(x), y))
+        assert learner.weights().equals(before) == kept
+        assert float(learner.slope.abs().max()) > 0

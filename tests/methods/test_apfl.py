@@ -120,3 +120,14 @@ def test_the_global_model_is_fedavgs_in_any_case(make_plan, tmp_path):
     assert records["fedavg"].shared["global"].equals(records["apfl"].shared["global"])
     assert records["fedavg"].best["global"].equals(records["apfl"].best["global"])
     assert toy.state_of(plan, tmp_path, "north", "apfl").notes["alpha"] != 0.5
+
+
+def test_inside_fedsm_it_is_the_same(make_plan, tmp_path):
+    """Table 6 of FedSM."""
+    plan = make_plan(methods=["apfl", {"name": "fedsm", "personaliser": "apfl"}])
+    for title in ("apfl", "fedsm"):
+        toy.train(plan, tmp_path, title)
+    for site in plan.sites:
+        states = [toy.state_of(plan, tmp_path, site, title) for title in ("apfl", "fedsm")]
+        assert states[0].last["personal"].equals(states[1].last["personal"])
+        assert states[0].notes["alpha"] == states[1].notes["alpha"]

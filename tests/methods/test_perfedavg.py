@@ -136,3 +136,13 @@ def test_adaptation_leaves_training_alone(make_plan, tmp_path):
         ends.append(toy.train(plan, tmp_path / f"{steps} {every}").shared["global"])
     assert ends[0].equals(ends[1])
     assert ends[0].equals(ends[2])
+
+
+def test_inside_fedsm_it_is_the_same(make_plan, tmp_path):
+    """Table 6 of FedSM: only the name of its shared part is another."""
+    plan = make_plan(methods=["perfedavg", {"name": "fedsm", "personaliser": "perfedavg"}])
+    records = {title: toy.train(plan, tmp_path, title) for title in ("perfedavg", "fedsm")}
+    assert records["perfedavg"].shared["global"].equals(records["fedsm"].shared["personal"])
+    for site in plan.sites:
+        alone, inside = (toy.state_of(plan, tmp_path, site, title).last for title in records)
+        assert alone["personal"].equals(inside["personal"])

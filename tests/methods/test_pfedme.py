@@ -138,3 +138,13 @@ def test_theta_forgets_its_moments_and_w_keeps_its_own(make_plan, tmp_path):
     toy.train(plan, tmp_path)
     private = toy.state_of(plan, tmp_path, "north").private
     assert set(private) == {"theta", "global.moments"}
+
+
+def test_inside_fedsm_it_is_the_same(make_plan, tmp_path):
+    """Table 6 of FedSM: only the name of its shared part is another."""
+    plan = make_plan(methods=["pfedme", {"name": "fedsm", "personaliser": "pfedme"}])
+    records = {title: toy.train(plan, tmp_path, title) for title in ("pfedme", "fedsm")}
+    assert records["pfedme"].shared["global"].equals(records["fedsm"].shared["personal"])
+    for site in plan.sites:
+        alone, inside = (toy.state_of(plan, tmp_path, site, title).last for title in records)
+        assert alone["personal"].equals(inside["personal"])
