@@ -13,6 +13,7 @@ from konsil.engines.inprocess import InProcessEngine
 from konsil.errors import RoundFailed
 from konsil.host import site_folder
 from konsil.method import all_methods
+from konsil.methods.fedsm_extra import TwoPhases
 from konsil.plugins import load_plugins
 from konsil.runner import Run
 from konsil.site import Site, SiteState
@@ -210,4 +211,9 @@ def test_every_method_sees_the_same_batches(reference):
     seen = {name: reference(name)[2] for name in {"fedavg", *federated}}
     expected = {(s, r) for s in ("north", "south") for r in range(1, ROUNDS + 1)}
     assert set(seen["fedavg"]) == expected
-    assert all(batches == seen["fedavg"] for batches in seen.values())
+    for name, batches in seen.items():
+        if issubclass(all_methods()[name], TwoPhases):  # no images while models are handed in
+            assert set(batches) == {(s, r) for s, r in expected if r != 2}
+            assert all(batches[place] == seen["fedavg"][place] for place in batches)
+        else:
+            assert batches == seen["fedavg"], name

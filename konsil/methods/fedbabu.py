@@ -50,7 +50,7 @@ class FedBABU(OwnHead):
     def receive(self, site: Site, shared: Parts) -> None:
         """After the last round: fine-tune; nothing is fed back."""
         super().receive(site, shared)
-        if at_the_finish(site):
+        if at_the_finish(site, self.context.rounds):
             site.private["personal"] = fine_tune(
                 site, "personal", self.whole(site, shared), self.settings.finetune_epochs
             )

@@ -39,7 +39,7 @@ class FTPersonaliser(Personaliser):
 
     def receive(self, site: Site, shared: Parts) -> None:
         """After the last round: fine-tune."""
-        if at_the_finish(site):
+        if at_the_finish(site, self.context.rounds):
             site.private["personal"] = fine_tune(
                 site, "personal", site.localised("global", shared["global"]), self.settings.epochs
             )

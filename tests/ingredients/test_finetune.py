@@ -97,5 +97,5 @@ def test_what_is_not_trained_stays_with_its_statistics():
 
 def test_the_finish_is_after_the_last_round():
     linear, site = site_of(layered.SITES["a"])
-    assert at_the_finish(site)
-    assert not at_the_finish(linear.site("a", 1, {}))
+    assert at_the_finish(site, site.context.rounds)
+    assert not at_the_finish(linear.site("a", 1, {}), site.context.rounds)

@@ -99,7 +99,9 @@ def test_softpull_shrinks_every_disagreement_by_lambda_prime(roster):
     method, specialists = fedsm(len(vectors), lambda_), [three(v) for v in vectors]
     mean = plain_mean(specialists)
     before = specialists[0].flat - specialists[1].flat
-    after = pulled_by(method, specialists[0], mean).flat - pulled_by(method, specialists[1], mean).flat
+    after = (
+        pulled_by(method, specialists[0], mean).flat - pulled_by(method, specialists[1], mean).flat
+    )
     torch.testing.assert_close(after, share(method) * before, atol=1e-6, rtol=0)
 
 

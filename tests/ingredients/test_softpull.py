@@ -1,0 +1,202 @@
+"""Where lambda' comes from: given, searched on validation images, or by shrinkage."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from methods import toy
+
+from konsil.data import TrainingData
+from konsil.errors import ConfigError
+from konsil.ingredients.softpull import (
+    CANDIDATES,
+    CORRELATION,
+    CORRELATION_LAYOUT,
+    SHRINKAGE,
+    crossfitted_loss,
+    lambda_prime,
+    reliability,
+    search,
+    shrunk,
+)
+from konsil.weights import Layout, Weights
+
+A = toy.points([[0, 255]], [1])
+B = toy.points([[255, 0], [255, 255], [0, 0]], [1, 0, 1])
+
+
+def federation(lambda_, data=None, **options) -> tuple[toy.Linear, dict[str, Weights]]:
+    linear = toy.Linear("fedsm", data or {"a": A, "b": B}, **{"lambda": lambda_, **options})
+    selector = Weights.zeros(Layout.of(linear.selector()))
+    model = linear.weights(1.0, -1.0, 0.5)
+    shared = {"global": model, "personal": model, "selector": selector}
+    if lambda_ == "auto-shrinkage":
+        shared[CORRELATION] = Weights.zeros(CORRELATION_LAYOUT)
+    return linear, shared
+
+
+# --- given --------------------------------------------------------------------------------------
+
+
+def test_every_site_may_have_a_lambda_of_its_own():
+    linear, shared = federation({"a": 0.5, "b": 1.0})
+    shared = linear.round(shared)
+    own = {s: linear.states[s].private["personal"].flat.double() for s in "ab"}
+    mean = (own["a"] + own["b"]) / 2
+    for name, expected in (("a", mean), ("b", own["b"])):  # lambda' is 0 and 1
+        site = linear.site(name, 2, shared)
+        linear.method.receive(site, shared)
+        torch.testing.assert_close(site.private["personal"].flat.double(), expected)
+
+
+def test_a_lambda_for_a_site_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match=r"each site \(a, b\).*unknown: b, c"):
+        federation({"a": 0.5, "c": 0.7})
+
+
+def test_the_candidates_are_the_papers_lambdas_for_six_sites():
+    papers = [lambda_prime(x, 6) for x in (1 / 6, 0.3, 0.5, 0.7, 0.9, 1.0)]
+    assert list(CANDIDATES) == pytest.approx(papers)
+
+
+# --- line search --------------------------------------------------------------------------------
+
+
+def bowl(centres: list[float]):
+    """Losses of images whose best lambda' is at these places."""
+    return lambda share: (share - torch.tensor(centres, dtype=torch.float64)) ** 2
+
+
+def test_the_search_takes_the_smallest_mean_loss():
+    assert search(bowl([0.5, 0.6, 0.7, 0.7]), now=0.0, guarded=False) == 0.64
+    assert search(bowl([0.5, 0.6, 0.7, 0.7]), now=0.0, guarded=True) == 0.64
+
+
+def test_of_equal_candidates_the_nearest_stays():
+    flat = lambda share: torch.zeros(4, dtype=torch.float64)  # noqa: E731
+    for now in CANDIDATES:
+        assert search(flat, now, guarded=False) == now
+
+
+def test_images_that_did_not_choose_must_be_better_off():
+    """One half wants 1, the other 0: whoever chooses, the other half pays."""
+    torn = bowl([1.0, 1.0, 0.0, 0.0, 0.0])
+    assert search(torn, now=0.4, guarded=False) == 0.4
+    lopsided = bowl([1.0, 1.0, 1.0, 0.0, -0.5, -0.5, 0.0])
+    assert search(lopsided, now=0.16, guarded=False) in CANDIDATES
+    assert search(lopsided, now=0.3, guarded=True) == 0.3
+    table = torch.stack([lopsided(c) for c in CANDIDATES])
+    assert crossfitted_loss(table, 0.3) > float(lopsided(0.3).mean())
+
+
+def test_one_validation_image_cannot_move_lambda():
+    assert search(bowl([1.0]), now=0.0, guarded=True) == 0.0
+
+
+def test_crossfitting_by_hand():
+    table = torch.tensor([[1.0, 3, 2], [2, 1, 5]], dtype=torch.float64).repeat(3, 1)
+    # first half (image 0) chooses candidate 0: the rest lose 3 and 2; the rest choose candidate
+    # 0 too (2.5 against 3): image 0 loses 1
+    assert crossfitted_loss(table, 0.0) == pytest.approx((1 + 3 + 2) / 3)
+
+
+def moved_by_noise(guarded: bool, images: int = 6, trials: int = 300) -> float:
+    """The mean square way from 0.4 if the losses are noise and no candidate is any better."""
+    rng, moved = np.random.default_rng(0), 0.0
+    for _ in range(trials):
+        drawn = {c: torch.from_numpy(rng.normal(0, 1, images)) for c in CANDIDATES}
+        moved += (search(lambda c, drawn=drawn: drawn[c], 0.4, guarded) - 0.4) ** 2
+    return moved / trials
+
+
+def test_the_guard_halves_what_noise_moves():
+    assert moved_by_noise(guarded=True) < 0.6 * moved_by_noise(guarded=False)
+
+
+def test_the_search_in_a_round_by_hand():
+    """A site whose validation images like its own model moves 30 % of the way from 0 to 1."""
+    likes_own = TrainingData(A.train, toy.points([[0, 255], [0, 255]], [1, 1]).val)
+    linear, shared = federation("auto", {"a": likes_own, "b": B})
+    shared = linear.round(shared)
+    own, mean = linear.states["a"].private["personal"], shared["personal"]
+    site = linear.site("a", 2, shared)
+    linear.method.receive(site, shared)
+    assert site.notes["lambda_prime"] == pytest.approx(0.3)
+    expected = 0.3 * own.flat + 0.7 * mean.flat
+    torch.testing.assert_close(site.private["personal"].flat, expected)
+    assert linear.method.personaliser.measures(site) == {"lambda_prime": pytest.approx(0.3)}
+
+
+def test_searching_sends_no_more_than_a_fixed_lambda(make_plan):
+    titles = ["fixed", "searched"]
+    plan = make_plan(
+        methods=[
+            {"name": "fedsm", "label": titles[0], "lambda": 0.7},
+            {"name": "fedsm", "label": titles[1], "lambda": "auto-linesearch"},
+        ]
+    )
+    fixed, searched = (plan.method(job) for job in plan.jobs)
+    sizes = [
+        {n: lay.size for n, lay in m.uploads(m.initial_parts()).items()} for m in (fixed, searched)
+    ]
+    assert sizes[0] == sizes[1]
+
+
+# --- shrinkage ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("r", "rho", "expected"), [(1, 0, 1), (0.5, 0.5, 0), (0.2, 0.5, 0), (0.8, 0.5, 0.6), (1, 1, 0)]
+)
+def test_shrinkage_by_hand(r, rho, expected):
+    assert shrunk(r, rho) == pytest.approx(expected)
+
+
+@given(st.floats(0, 1), st.floats(-1, 0.99))
+@settings(max_examples=50, deadline=None)
+def test_shrinkage_stays_between_the_average_and_local_training(r, rho):
+    assert 0 <= shrunk(r, rho) <= 1
+
+
+def test_reliability_is_spearman_and_browns():
+    x = torch.tensor([1.0, 0.0])
+    assert reliability(x, x) == pytest.approx(1)
+    assert reliability(x, torch.tensor([1.0, 3**0.5])) == pytest.approx(2 * 0.5 / 1.5)
+    assert reliability(x, torch.tensor([-1.0, 0.0])) == 0
+    assert reliability(x, torch.zeros(2)) == 0
+
+
+def test_correlation_from_means_alone_is_the_mean_cosine():
+    """rho of two sites is the cosine of their updates, although the server sees only means."""
+    linear, shared = federation("auto-shrinkage")
+    uploads = linear.uploads(shared)
+    merged = linear.method.merge(shared, toy.means(uploads))
+    start = shared["global"].flat.double()
+    d = [uploads[s].parts["global"].flat.double() - start for s in "ab"]
+    cosine = float(d[0] @ d[1] / (d[0].norm() * d[1].norm()))
+    assert float(merged[CORRELATION].flat[0]) == pytest.approx(cosine, abs=1e-5)
+    assert SHRINKAGE not in merged
+
+
+def test_a_round_with_one_site_says_nothing_of_correlation():
+    linear, shared = federation("auto-shrinkage")
+    shared = linear.round(shared)
+    known = shared[CORRELATION].clone()
+    shared = linear.round(shared, 2, sites=["b"])
+    assert shared[CORRELATION].equals(known)
+
+
+def test_the_formula_finds_the_best_lambda_of_its_own_model():
+    """w_k = shared + personal + noise: lambda' = P/(P + E) (PAPERS D3, by simulation)."""
+    rng, size, sites = np.random.default_rng(0), 20000, 6
+    for shared, personal, noise in ((1, 1.5, 1), (1, 1, 3), (0.5, 1, 0.2)):
+        s = rng.normal(0, shared**0.5, size)
+        p = rng.normal(0, personal**0.5, (sites, size))
+        halves = rng.normal(0, (2 * noise) ** 0.5, (sites, 2, size))
+        updates = torch.from_numpy(s + p[:, None] + halves)
+        whole = updates.mean(dim=1)
+        cosines = torch.corrcoef(whole)
+        rho = float((cosines.sum() - sites) / (sites * (sites - 1)))
+        r = np.mean([reliability(*pair) for pair in updates])
+        assert shrunk(r, rho) == pytest.approx(personal / (personal + noise), abs=0.05)

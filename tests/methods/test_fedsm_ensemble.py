@@ -1,0 +1,76 @@
+"""h = sum_k s_k h_k: the mixture by hand, its training, and its place in the super model."""
+
+import numpy as np
+import pytest
+import torch
+from methods import toy
+
+from konsil.errors import ConfigError
+from konsil.networks.outputs import blended, to_logits, to_probabilities
+from konsil.supermodel import SuperModel
+
+BLOCK = {"name": "fedsm-ensemble"}
+
+
+def test_the_mixture_by_hand():
+    """Two models, one pixel: probabilities 1/2 and 0.9 in shares 1/4 and 3/4 make 0.8."""
+    logits = [torch.zeros(1, 1, 1, 1), torch.full((1, 1, 1, 1), float(np.log(9)))]
+    mixed = blended("segmentation", logits, torch.tensor([[0.25, 0.75]]))
+    assert torch.sigmoid(mixed).item() == pytest.approx(0.8)
+    logits = [torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, float(np.log(9))]])]
+    mixed = blended("classification", logits, torch.tensor([[0.25, 0.75]]))
+    assert torch.softmax(mixed, 1).flatten().tolist() == pytest.approx([0.2, 0.8])
+
+
+@pytest.mark.parametrize("task", ["segmentation", "classification"])
+def test_one_share_of_one_is_that_model(task):
+    logits = [torch.randn(3, 2), torch.randn(3, 2)]
+    shares = torch.tensor([[0.0, 1.0]] * 3)
+    expected = to_probabilities(task, logits[1])
+    mixed = to_probabilities(task, blended(task, logits, shares))
+    torch.testing.assert_close(mixed, expected)
+
+
+@pytest.mark.parametrize("task", ["segmentation", "classification"])
+def test_logits_of_probabilities_have_these_probabilities(task):
+    p = to_probabilities(task, torch.randn(4, 3))
+    torch.testing.assert_close(to_probabilities(task, to_logits(task, p)), p)
+    certain = torch.tensor([[0.0, 1.0]])
+    assert to_logits(task, certain).isfinite().all()
+
+
+def test_gradients_reach_the_shares_and_favour_the_better_model():
+    """y = 1: the model that says 0.9 must gain on the one that says 0.1."""
+    logits = [torch.full((1, 1, 2, 2), float(np.log(o))) for o in (1 / 9, 9)]
+    scores = torch.zeros(1, 2, requires_grad=True)
+    mixed = blended("segmentation", logits, torch.softmax(scores, 1))
+    torch.nn.functional.binary_cross_entropy_with_logits(mixed, torch.ones(1, 1, 2, 2)).backward()
+    assert scores.grad[0, 0] > 0 > scores.grad[0, 1]
+
+
+def test_the_models_are_fedsm_extras(make_plan, tmp_path):
+    """Same phase 1, bit for bit; the ensemble changes the selector alone."""
+    plan = make_plan(methods=[BLOCK, "fedsm-extra"], rounds=5)
+    mine, theirs = (toy.train(plan, tmp_path, t) for t in ("fedsm-ensemble", "fedsm-extra"))
+    shared = [n for n in mine.shared if n.startswith("specialist")] + ["global"]
+    assert len(shared) == 3
+    assert all(mine.shared[n].equals(theirs.shared[n]) for n in shared)
+    assert not mine.shared["selector"].equals(theirs.shared["selector"])
+
+
+def test_the_super_model_answers_with_the_mixture(make_plan, tmp_path):
+    plan = make_plan(methods=[BLOCK], rounds=4)
+    toy.whole_run(plan, tmp_path)
+    model = SuperModel.load(tmp_path / plan.jobs[0].name / "supermodel")
+    assert model.facts.routing == "ensemble"
+    x = torch.rand(2, 3, 32, 32)
+    answer = model.answer(x)
+    opinions = [torch.sigmoid(model.logits_of(n, x)) for n in ("global", *plan.sites)]
+    shares = answer.route.probabilities
+    expected = sum(shares[:, k, None, None, None] * h for k, h in enumerate(opinions))
+    torch.testing.assert_close(torch.sigmoid(answer.logits), expected, atol=1e-5, rtol=1e-4)
+
+
+def test_there_are_no_labels_to_solve_for(make_plan):
+    with pytest.raises(ConfigError, match=r"selector_optimizer = closed_form.*average_moments"):
+        make_plan(methods=[BLOCK | {"selector_optimizer": "closed_form"}])
