@@ -11,11 +11,9 @@ alone would give those of that site, and no round is left to average them over t
 running statistics are averaged over the rounds like the weights instead.
 """
 
-from math import floor
-
 from pydantic import Field
 
-from konsil.ingredients.soup import running_mean
+from konsil.ingredients.soup import first_of_the_last, running_mean
 from konsil.method import SERVER_ONLY, Means, method
 from konsil.methods.fedavg import FedAvg, FedAvgSettings
 from konsil.weights import Weights
@@ -38,8 +36,8 @@ class FedAvgSWA(FedAvg):
 
     @property
     def first_round(self) -> int:
-        """The first round r with r > (1 - share) rounds ((1 - 0.9) * 10 is a hair below 1)."""
-        return floor((1 - self.settings.share) * self.context.rounds + 1e-9) + 1
+        """The first whose model belongs into the mean."""
+        return first_of_the_last(self.settings.share, self.context.rounds)
 
     def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
         """FedAvg's, and the running mean of what it gave; after the last round that answers."""

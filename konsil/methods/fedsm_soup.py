@@ -15,7 +15,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from konsil.ingredients.soup import running_mean
+from konsil.ingredients.soup import first_of_the_last, running_mean
 from konsil.method import Means, method
 from konsil.methods.fedsm import FedSM, FedSMSettings
 from konsil.site import Site
@@ -41,7 +41,7 @@ class FedSMSoup(FedSM):
         """How many of the models after rounds 1 .. `round` belong into a soup."""
         if self.settings.soup == "none":
             return 0
-        first = int((1 - self.settings.soup_share) * self.context.rounds) + 1
+        first = first_of_the_last(self.settings.soup_share, self.context.rounds)
         return max(0, round - first + 1)
 
     def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
