@@ -142,7 +142,10 @@ class Method(ABC):
         self.check()
 
     def check(self) -> None:  # noqa: B027
-        """Refuse settings that do not fit the federation, before round 1."""
+        """Refuse settings that do not fit the federation, before round 1.
+
+        The ConfigError begins with the setting: "lambda = 2: ...".
+        """
 
     def warnings(self) -> list[str]:
         """What a person should know before round 1."""
@@ -265,4 +268,8 @@ def method_settings(config: MethodConfig) -> MethodSettings:
 
 def make_method(config: MethodConfig, context: Context) -> Method:
     """A method with its settings checked, for one federation."""
-    return method_class(config)(method_settings(config), context)
+    settings = method_settings(config)
+    try:
+        return method_class(config)(settings, context)
+    except ConfigError as error:  # which begins with the setting's name
+        raise ConfigError(f"methods.{config.title}.{error}") from None

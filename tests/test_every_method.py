@@ -24,7 +24,6 @@ METHODS = sorted(PLUGINS or all_methods())
 ROUNDS = 3
 SETTINGS = {
     "fedsoup": {"start": 0.3},  # early enough for a soup in a short run
-    "pfedme": {"lambda": 5},  # at 15 theta is held so near w that six rounds teach little
 }
 SMALL = {"name": "small"}
 CLASSIFICATION = {"name": "classification", "normalise": False}  # brightness is the class

@@ -28,27 +28,27 @@ def norm_statistics(layout: Layout) -> Names:
     return frozenset(e.name for e in layout.entries if e.group == "norm" and e.kind != "trainable")
 
 
-def head_entries(layout: Layout, head: str, where: str) -> Names:
+def head_entries(layout: Layout, head: str) -> Names:
     """The head: the last layer, nothing, or what a regular expression finds in entry names."""
     if head == "none":
         return frozenset()
-    names = [e.name for e in layout.entries if _in_head(e.name, e.group == "head", head, where)]
+    names = [e.name for e in layout.entries if _in_head(e.name, e.group == "head", head)]
     found = {e.name for e in layout.entries if e.kind == "trainable"} & set(names)
     everything = sum(e.kind == "trainable" for e in layout.entries)
     if not 0 < len(found) < everything:
         amount = "everything, so that nothing is shared" if found else "nothing that is trained"
-        raise ConfigError(f"{where} = {head!r}: it finds {amount}; {_examples(layout)}")
+        raise ConfigError(f"head = {head!r}: it finds {amount}; {_examples(layout)}")
     return frozenset(names)
 
 
-def _in_head(name: str, last: bool, head: str, where: str) -> bool:
+def _in_head(name: str, last: bool, head: str) -> bool:
     if head == "last":
         return last
     try:
         return re.search(head, name) is not None
     except re.error as error:
         raise ConfigError(
-            f"{where} = {head!r}: last, none or a regular expression ({error})"
+            f"head = {head!r}: last, none or a regular expression ({error})"
         ) from None
 
 
@@ -147,4 +147,4 @@ class OwnHead(Partitioned):
 
     def partition(self, layout: Layout) -> Names:
         """The head, by the setting."""
-        return head_entries(layout, self.settings.head, f"methods.{self.name}.head")
+        return head_entries(layout, self.settings.head)

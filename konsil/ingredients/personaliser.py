@@ -105,6 +105,8 @@ def make_personaliser(config: dict[str, Any], context: Context, where: str) -> P
         return cls(cls.Settings.model_validate(settings), context)
     except ValidationError as error:
         raise ConfigError(explain(error, where, cls.Settings)) from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}.{error}") from None
 
 
 class Personalised(Method):

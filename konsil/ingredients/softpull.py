@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import ceil
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -46,6 +46,15 @@ class SoftPullSettings(MethodSettings):
     lambda_guard: Literal["cross-fit", "none"]
     allow_extrapolation: bool
     personal_optimizer_state: OptimizerPolicy
+
+
+def checked_lambda(given: Any) -> Any:
+    """What may be a lambda, in one sentence instead of one for every type that it is not."""
+    numbers = given.values() if isinstance(given, dict) else [given]
+    if given in get_args(Automatic) or all(isinstance(n, int | float) for n in numbers):
+        return given
+    names = ", ".join(get_args(Automatic))
+    raise ValueError(f"must be a number, {names}, or a number for each site")
 
 
 def lambda_prime(lambda_: float, sites: int) -> float:

@@ -36,7 +36,7 @@ class FedBABU(OwnHead):
         """There must be something to fine-tune."""
         super().check()
         if self.settings.finetune == "head" and not self.own:
-            raise ConfigError("methods.fedbabu.finetune = head: there is none with head = none")
+            raise ConfigError("finetune = head: there is none with head = none")
 
     def networks(self) -> dict[str, Trained]:
         """The body, and what is fine-tuned at the end with a fresh optimiser."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from konsil.errors import ConfigError
 from konsil.ingredients.personaliser import Personaliser, make_personaliser
-from konsil.ingredients.softpull import Lambda, SoftPull
+from konsil.ingredients.softpull import Lambda, SoftPull, checked_lambda
 from konsil.learner import OptimizerPolicy
 from konsil.method import Context, Means, Method, MethodSettings, Trained, Upload, broadcast, method
 from konsil.networks import NetworkSpec
@@ -55,6 +55,11 @@ class FedSMSettings(MethodSettings):
     global_optimizer_state: OptimizerPolicy = "persist"
     personal_optimizer_state: OptimizerPolicy = "persist"
 
+    @field_validator("lambda_", mode="before")
+    @classmethod
+    def _number_or_rule(cls, given: Any) -> Any:
+        return checked_lambda(given)
+
     @field_validator("personaliser", mode="before")
     @classmethod
     def _by_name(cls, given: Any) -> Any:
@@ -83,8 +88,7 @@ class FedSM(Method):
         config = self.settings.personaliser
         if config == {"name": "softpull"}:
             return SoftPull(self.settings, self.personaliser_context())
-        where = f"methods.{self.name}.personaliser"
-        return make_personaliser(config, self.personaliser_context(), where)
+        return make_personaliser(config, self.personaliser_context(), "personaliser")
 
     def personaliser_context(self) -> Context:
         """What the personaliser knows of the experiment."""

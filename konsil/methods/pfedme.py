@@ -26,7 +26,8 @@ from konsil.weights import Parts, Weights, mix
 class PFedMeSettings(MethodSettings):
     """beta = 0 leaves the global model where it began, and so does lambda = 0."""
 
-    lambda_: float = Field(15.0, ge=0, alias="lambda")
+    # the paper's 15 goes with SGD; through Adam so strong a pull drowns the loss's own gradient
+    lambda_: float = Field(5.0, ge=0, alias="lambda")
     inner_steps: int = Field(5, ge=1)  # K
     inner_lr: float | None = Field(None, gt=0, description="the experiment's lr")
     beta: float = Field(1.0, ge=0)  # above 1 the server extrapolates
@@ -44,7 +45,7 @@ class PFedMePersonaliser(Personaliser):
         rate = s.inner_lr or training.lr
         if training.optimizer == "sgd" and rate * s.lambda_ >= 2:
             raise ConfigError(
-                f"pfedme: inner_lr * lambda = {rate:g} * {s.lambda_:g} is 2 or more, "
+                f"lambda = {s.lambda_:g}: times inner_lr = {rate:g} it is 2 or more, "
                 "which sends theta away from w in ever larger steps; lower one of them"
             )
 

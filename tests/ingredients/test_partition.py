@@ -38,18 +38,18 @@ def test_norm_layers_are_found_by_their_type(name, norm):
 def test_the_last_layer_is_the_head(name, norm):
     net = built(name, norm)
     layout = Layout.of(net)
-    outputs = {n for n, p in net.named_parameters() if n in head_entries(layout, "last", "head")}
+    outputs = {n for n, p in net.named_parameters() if n in head_entries(layout, "last")}
     assert len(outputs) == 2  # weight and bias, with one row an output
     assert all(dict(net.named_parameters())[n].shape[0] == 2 for n in outputs)
-    assert head_entries(layout, "none", "head") == frozenset()
+    assert head_entries(layout, "none") == frozenset()
 
 
 def test_a_head_by_regular_expression():
     layout = Layout.of(built("unet", "batch"))
-    block = head_entries(layout, r"^net\.model\.2\.", "head")
+    block = head_entries(layout, r"^net\.model\.2\.")
     assert block == {e.name for e in layout.entries if e.name.startswith("net.model.2.")}
     assert any(name.endswith("running_mean") for name in block)
-    assert block > head_entries(layout, "last", "head")
+    assert block > head_entries(layout, "last")
 
 
 @pytest.mark.parametrize(
