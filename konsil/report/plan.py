@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from konsil.method import Method, broadcast
+from konsil.method import Method
 from konsil.plan import Plan
 
 SPLITS = ("train", "val", "test")
@@ -66,7 +66,7 @@ def traffic_table(plan: Plan) -> Table:
         initial = method.initial_parts()
         received = method.sent(method.context.sites[0], initial)
         down = {n: p.layout.size for n, p in received.items()}
-        up = {n: lay.size for n, lay in method.uploads(broadcast(initial)).items()}
+        up = {n: lay.size for n, lay in method.uploads(initial).items()}
         parts = ", ".join(f"{n} {_count(v)}" for n, v in {**down, **up}.items())
         if method.pooled:
             table.add_row(config.title, parts, "-", "-", SEES_IMAGES)
@@ -88,6 +88,8 @@ def sees(method: Method, uploads: list[str]) -> str:
         text = f"each site's {', '.join(uploads)}, and it needs them one by one"
     if method.super_model:
         text += "; at the end each site's specialist"
+    if method.travels:
+        text += f"; {method.travels}"
     return text + "; validation scores"
 
 

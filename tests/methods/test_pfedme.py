@@ -64,7 +64,7 @@ def test_a_site_answers_with_theta_and_before_any_training_with_the_mean():
 
 
 def test_a_pull_that_overshoots_is_refused():
-    with pytest.raises(ConfigError, match=r"inner_lr \* lambda = 0\.5 \* 4"):
+    with pytest.raises(ConfigError, match=r"lambda = 4: times inner_lr = 0\.5"):
         federation(inner_lr=0.5)
     with pytest.raises(ConfigError, match="2 or more"):  # the experiment's rate counts too
         federation(inner_lr=None, **{"lambda": 10.0})

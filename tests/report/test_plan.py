@@ -1,0 +1,24 @@
+"""The plan before round 1: of every method, in words that fit a terminal."""
+
+from rich.console import Console
+
+from konsil.method import all_methods
+from konsil.report.plan import print_plan
+
+
+def printed(plan, width: int = 100) -> str:
+    console = Console(record=True, width=width, file=open("/dev/null", "w"))  # noqa: SIM115
+    print_plan(console, plan)
+    return console.export_text()
+
+
+def test_every_method_can_be_planned(make_plan):
+    text = printed(make_plan(methods=sorted(all_methods())))
+    assert all(name in text for name in all_methods())
+
+
+def test_who_needs_single_models_says_so(make_plan):
+    text = " ".join(printed(make_plan(methods=["fedfomo"]), width=300).split())
+    assert "one by one" in text
+    text = " ".join(printed(make_plan(methods=["fedavg"]), width=300).split())
+    assert "one by one" not in text
