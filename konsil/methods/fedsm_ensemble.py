@@ -36,6 +36,9 @@ class FedSMEnsemble(TwoPhases):
                 "is trained through the models' answers, batch by batch; choose average_moments"
             )
 
+    def _selector_warnings(self) -> list[str]:
+        return []  # no one-class problem: the mixture's loss sees all models at every site
+
     def study(self, site: Site, models: list[Weights]) -> None:
         """Keep the frozen models: every batch of phase 2 asks all of them."""
         for name, model in zip(self.context.sites, models[1:], strict=True):
