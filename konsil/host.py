@@ -95,6 +95,8 @@ class SiteHost:
             if role in method.private_roles:
                 if request.kind == "finish":
                     state.last[role] = weights
+                if not method.eligible(request.round):
+                    continue
                 if measures[role] >= state.best_scores.get(role, -1.0):
                     state.best[role], state.best_scores[role] = weights, measures[role]
         measures |= method.measures(site, request.parts)

@@ -181,6 +181,10 @@ class Method(ABC):
         """Local work by definition, in units of FedAvg's: forward and backward once a batch."""
         return 1.0
 
+    def eligible(self, round: int) -> bool:
+        """Whether what is validated in this round may become the best checkpoint."""
+        return True
+
     def receive(self, site: Site, shared: Parts) -> None:  # noqa: B027
         """What a site does with the means before anything else."""
 

@@ -272,7 +272,8 @@ class Server:
             return
         means = pooled_means(by_site)
         self.record.history.append({"round": number, "sites": by_site, "means": means})
-        self._keep_best(means)
+        if self.method.eligible(number + 1):
+            self._keep_best(means)
         self.notify("validated", round=number, means=means)
 
     def _keep_best(self, means: dict[str, float]) -> None:

@@ -23,7 +23,8 @@ def routed_columns(model: SuperModel, images: Images, task: Task, site: str) -> 
     for x, y in batches(images, model.device):
         answer = model.answer(x)
         columns = task.columns(answer.logits, y)
-        columns["selector_accuracy"] = (answer.route.site == own).double().cpu()
+        if model.facts.routing == "threshold":  # other selectors name models, not sites
+            columns["selector_accuracy"] = (answer.route.site == own).double().cpu()
         columns["asked_specialist"] = answer.route.specialist.double().cpu()
         pieces.append(columns)
     return joined(pieces)

@@ -100,7 +100,9 @@ def make_personaliser(config: dict[str, Any], context: Context, where: str) -> P
     settings = {key: value for key, value in config.items() if key != "name"}
     cls = PERSONALISERS.get(str(config.get("name")))
     if cls is None:
-        raise ConfigError(f"{where} = {config}: give name, one of {', '.join(PERSONALISERS)}")
+        raise ConfigError(
+            f"{where} = {config}: give name, one of softpull, {', '.join(PERSONALISERS)}"
+        )
     try:
         return cls(cls.Settings.model_validate(settings), context)
     except ValidationError as error:

@@ -265,11 +265,10 @@ class ByShrinkage(LambdaRule):
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self.halfway: Tensor | None = None
 
     def share(self, site: Site, own: Weights, mean: Weights, shared: Parts) -> float:
         """From this site's reliability and everybody's correlation, smoothed."""
-        rho = float(shared[CORRELATION].flat[0])
+        rho = max(0.0, float(shared[CORRELATION].flat[0]))  # a share of variance: below 0 is noise
         found = shrunk(site.notes["reliability"], rho)
         old = site.notes.get("lambda_prime", found)
         site.notes["lambda_prime"] = SMOOTHING * old + (1 - SMOOTHING) * found
@@ -286,24 +285,22 @@ class ByShrinkage(LambdaRule):
 
     def begin(self, site: Site) -> None:
         """Note where the global model is."""
-        training = self.context.training
-        batches = ceil(site.images / training.batch_size) * training.local_epochs
-        self.left, self.middle = batches, batches // 2
-        self.first = site.running("global").values.clone()
-        self.halfway = None
+        epoch = ceil(site.images / self.context.training.batch_size)
+        self.marks = (0, epoch // 2, epoch)  # of the first epoch: later ones see the images again
+        self.seen, self.at = 0, dict[int, Tensor]()
 
     def see(self, site: Site) -> None:
-        """Note where it is after half of the batches."""
-        if self.left == self.middle:
-            self.halfway = site.running("global").values.clone()
-        self.left -= 1
+        """Note where it is before, in the middle of, and after the first epoch."""
+        if self.seen in self.marks:
+            self.at[self.seen] = site.running("global").values.clone()
+        self.seen += 1
 
     def end(self, site: Site, upload: Upload) -> None:
         """Reliability for this site, two sizes for the server."""
-        last = site.running("global").values
-        update = (last - self.first).double()
-        halfway = last if self.halfway is None else self.halfway
-        site.notes["reliability"] = reliability(halfway - self.first, last - halfway)
+        now = site.running("global").values
+        first, middle, last = (self.at.get(mark, now) for mark in self.marks)
+        site.notes["reliability"] = reliability(middle - first, last - middle)
+        update = (now - first).double()
         square = float(update.square().sum())
         sizes = Weights.zeros(SHRINKAGE_LAYOUT)
         sizes.flat[0], sizes.flat[1] = square**0.5, self.context.share(site.name) * square

@@ -88,6 +88,11 @@ class FedSM(Method):
         config = self.settings.personaliser
         if config == {"name": "softpull"}:
             return SoftPull(self.settings, self.personaliser_context())
+        if config.get("name") == "softpull":
+            raise ConfigError(
+                f"personaliser = {config}: SoftPull's settings (lambda, ...) are FedSM's own; "
+                "write them beside personaliser"
+            )
         return make_personaliser(config, self.personaliser_context(), "personaliser")
 
     def personaliser_context(self) -> Context:
@@ -96,7 +101,13 @@ class FedSM(Method):
 
     def warnings(self) -> list[str]:
         """A selector that will not be trained by the end is worth a line."""
-        return self.personaliser.warnings() + self._selector_warnings()
+        return self.personaliser.warnings() + self._ignored() + self._selector_warnings()
+
+    def _ignored(self) -> list[str]:
+        default = FedSMSettings.model_fields["lambda_"].default
+        if isinstance(self.personaliser, SoftPull) or self.settings.lambda_ == default:
+            return []
+        return [f"lambda is SoftPull's: {self.settings.personaliser['name']} does not know it"]
 
     def _selector_warnings(self) -> list[str]:
         optimizer = self.settings.selector_optimizer

@@ -65,6 +65,10 @@ class TwoPhases(FedSM):
         second = max(2, round(rounds * self.settings.selector_share))
         return rounds - second if self.settings.selector_share and rounds > 2 else rounds
 
+    def eligible(self, round: int) -> bool:
+        """Only what was frozen: the selector knows no other models."""
+        return round > self.first_phase + 1 or self.first_phase == self.context.rounds
+
     def phase(self, site: Site) -> int:
         """Which phase a site is in."""
         if site.round <= self.first_phase:

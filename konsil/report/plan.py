@@ -19,8 +19,8 @@ def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> No
     console.print(headline(plan), highlight=False)
     console.print(sites_table(plan))
     console.print(traffic_table(plan))
-    for method in _methods(plan):
-        warnings = [*warnings, *(f"{method.name}: {w}" for w in method.warnings())]
+    for config, method in zip(plan.experiment.methods, _methods(plan), strict=True):
+        warnings = [*warnings, *(f"{config.title}: {w}" for w in method.warnings())]
     e = plan.experiment
     if e.server.deadline and e.engine.name == "inprocess":
         warnings = [*warnings, "server.deadline means nothing to the inprocess engine"]

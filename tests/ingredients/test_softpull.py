@@ -167,6 +167,21 @@ def test_reliability_is_spearman_and_browns():
     assert reliability(x, torch.zeros(2)) == 0
 
 
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_reliability_is_of_the_first_epochs_halves(epochs):
+    """Later epochs see the same images again, and would vouch for themselves."""
+    data = {"a": A, "b": toy.points([[255, 0], [255, 51], [204, 0]], [0, 0, 0])}
+    found = {}
+    for local_epochs in (1, epochs):
+        linear, shared = federation(
+            "auto-shrinkage", data, training={"batch_size": 1, "local_epochs": local_epochs}
+        )
+        linear.round(shared)
+        found[local_epochs] = linear.states["b"].notes["reliability"]
+        assert linear.states["a"].notes["reliability"] == 0  # one batch has no halves
+    assert found[1] == found[epochs] > 0
+
+
 def test_correlation_from_means_alone_is_the_mean_cosine():
     """rho of two sites is the cosine of their updates, although the server sees only means."""
     linear, shared = federation("auto-shrinkage")

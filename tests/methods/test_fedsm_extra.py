@@ -84,6 +84,28 @@ def test_specialists_are_handed_in_after_the_pull_and_frozen(make_plan, tmp_path
         assert last.equals(after.shared[frozen(site)])
 
 
+def test_the_best_models_are_frozen_ones(make_plan, tmp_path):
+    """Of phase 1 may be better by validation, but the selector has never studied them."""
+    plan = make_plan(methods=[BLOCK], rounds=5, training={"batch_size": 2, "lr": 0.5})
+    record = toy.train(plan, tmp_path)
+    earlier = [h["means"]["personal"] for h in record.history if h["round"] < 3]
+    frozen_one = record.history[-1]["means"]["personal"]
+    assert max(earlier) > frozen_one  # or the test would show nothing
+    assert record.best["global"].equals(record.shared["global"])
+    for site in plan.sites:
+        best = toy.state_of(plan, tmp_path, site).best["personal"]
+        assert best.equals(record.shared[frozen(site)])
+
+
+def test_without_a_second_phase_the_best_are_fedsms(make_plan, tmp_path):
+    plan = make_plan(methods=[BLOCK | {"selector_share": 0}, "fedsm"], rounds=3)
+    mine, theirs = (toy.train(plan, tmp_path, t) for t in ("fedsm-extra", "fedsm"))
+    assert mine.best["global"].equals(theirs.best["global"])
+    for site in plan.sites:
+        states = [toy.state_of(plan, tmp_path, site, t) for t in ("fedsm-extra", "fedsm")]
+        assert toy.same_parts(states[0].best, states[1].best)
+
+
 def test_a_label_is_the_model_of_the_smallest_loss(make_plan, tmp_path):
     """By the definition: every model on every image; the global model wins ties."""
     plan = extra(make_plan)

@@ -69,6 +69,13 @@ def test_settings_go_to_the_personaliser(make_plan, tmp_path):
         assert local.equals(toy.state_of(plan, tmp_path, site, "fedsm").last["personal"])
 
 
+def test_softpulls_lambda_is_not_another_ones(make_plan):
+    plan = make_plan(methods=[{"name": "fedsm", "personaliser": "ditto", "lambda": 0.9}])
+    assert any("lambda is SoftPull's" in w for w in plan.method(plan.jobs[0]).warnings())
+    with pytest.raises(ConfigError, match="beside personaliser"):
+        make_plan(methods=[{"name": "fedsm", "personaliser": {"name": "softpull", "lambda": 1}}])
+
+
 def test_unknown_ones_and_their_unknown_settings_are_named(make_plan):
     with pytest.raises(ConfigError, match=r"personaliser.*nobody.*one of .*apfl"):
         make_plan(methods=[{"name": "fedsm", "personaliser": "nobody"}])
