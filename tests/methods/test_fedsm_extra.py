@@ -70,7 +70,7 @@ def test_what_travels_in_which_phase(make_plan, tmp_path):
 
 
 def test_specialists_are_handed_in_after_the_pull_and_frozen(make_plan, tmp_path):
-    plan = extra(make_plan)
+    plan = extra(make_plan, **{"lambda": 0.7})
     before = record_after(plan, tmp_path, 4)
     own = {s: toy.state_of(plan, tmp_path, s).private["personal"] for s in plan.sites}
     after = record_after(plan, tmp_path, 5)

@@ -13,6 +13,7 @@ B = toy.points([[255, 0], [255, 255], [0, 0]], [1, 0, 1])
 
 
 def federation(rounds=4, **options) -> tuple[toy.Linear, dict[str, Weights]]:
+    options = {"lambda": 0.7, **options}
     linear = toy.Linear("fedsm-soup", {"a": A, "b": B}, rounds=rounds, **options)
     model = linear.weights(1.0, -1.0, 0.5)
     selector = Weights.zeros(Layout.of(linear.selector()))
