@@ -58,10 +58,19 @@ class Context:
     rounds: int
     seed: int
     images: Mapping[str, int] = field(default_factory=dict)  # n_k: training images a site
+    validation: Mapping[str, int] = field(default_factory=dict)  # validation images a site
 
     def share(self, site: str) -> float:
         """p_k = n_k / n."""
         return self.images[site] / sum(self.images.values())
+
+    def validation_passes(self, models: int) -> float:
+        """The work of so many models' forward passes over the validation images, a round.
+
+        In units of FedAvg's work, of which a forward pass is a third; 0 if no site is known.
+        """
+        batches = self.training.local_epochs * sum(self.images.values())
+        return models / 3 * sum(self.validation.values()) / batches if batches else 0.0
 
     def initial(self, spec: NetworkSpec) -> Weights:
         """Initial weights: the same for every model of a kind, whatever the method."""
@@ -178,7 +187,10 @@ class Method(ABC):
         return broadcast(shared)
 
     def passes(self) -> float:
-        """Local work by definition, in units of FedAvg's: forward and backward once a batch."""
+        """Local work by definition, in units of FedAvg's: forward and backward once a batch.
+
+        Validation is not in it, unless the method itself asks for it (`validation_passes`).
+        """
         return 1.0
 
     def eligible(self, round: int) -> bool:

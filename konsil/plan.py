@@ -130,8 +130,8 @@ class Plan:
             normalise=e.task.normalise,
             width=e.network.width,
         )
-        images = {site: self.images(site, "train") for site in sites}
-        return Context(network, task, e.training, sites, e.rounds, job.seed, images)
+        train, val = ({s: self.images(s, split) for s in sites} for split in ("train", "val"))
+        return Context(network, task, e.training, sites, e.rounds, job.seed, train, val)
 
     def members(self, site: str) -> tuple[str, ...]:
         """The hospitals whose images a site holds: itself, or all of them if pooled."""

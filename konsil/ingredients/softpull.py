@@ -16,7 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import ceil
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -82,8 +82,8 @@ class SoftPull(Personaliser):
         return {"personal": Trained(self.context.network, policy)}
 
     def passes(self) -> float:
-        """One more forward and backward a batch."""
-        return 1.0
+        """One more forward and backward a batch, and what finding lambda' takes."""
+        return 1.0 + self.context.validation_passes(self.rule.models_tried)
 
     def start(self) -> dict[str, Weights]:
         """Line 1 of Algorithm 1: the specialists begin like the global model."""
@@ -135,6 +135,8 @@ class SoftPull(Personaliser):
 
 class LambdaRule(ABC):
     """Where lambda' comes from. Most rules only need `share`."""
+
+    models_tried: ClassVar[int] = 0  # on the validation images, a round
 
     @abstractmethod
     def share(self, site: Site, own: Weights, mean: Weights, shared: Parts) -> float:
@@ -209,6 +211,8 @@ class ByLineSearch(LambdaRule):
     and if images that did not choose are not better off, lambda' stays where it is. It begins at
     0, the plain mean.
     """
+
+    models_tried = len(CANDIDATES) + 1  # and the present lambda'
 
     def __init__(self, guarded: bool) -> None:
         self.guarded = guarded

@@ -48,6 +48,12 @@ class FedFomo(Method):
         """One."""
         return {"personal": Trained(self.context.network)}
 
+    def passes(self) -> float:
+        """FedAvg's, and the losses of the received models, the own and the old one."""
+        others = len(self.context.sites) - 1
+        received = others if self.settings.models is None else min(self.settings.models, others)
+        return 1 + self.context.validation_passes(received + 2 if received else 0)
+
     def start(self) -> dict[str, Weights]:
         """The server keeps every site's last model, and what each thinks of the others."""
         sites, model = self.context.sites, self.context.initial(self.context.network)

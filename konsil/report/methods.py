@@ -102,7 +102,19 @@ def reference() -> Reference:
     """Three sites with one structure to find, and every default in force."""
     task = make_task(TaskConfig(), ["structure"])
     images = dict.fromkeys(SITES, 100)
-    return Reference(NETWORK, task, TrainingConfig(), SITES, rounds=100, seed=0, images=images)
+    # twice as many images to train with as to validate, as the default split has it
+    train, val = (dict.fromkeys(SITES, count) for count in (200, 100))
+    return Reference(
+        NETWORK,
+        task,
+        TrainingConfig(),
+        SITES,
+        rounds=100,
+        seed=0,
+        images=images,
+        images=train,
+        validation=val,
+    )
 
 
 def facts_of(cls: type[Method]) -> Facts:
