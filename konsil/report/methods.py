@@ -101,7 +101,6 @@ def _initial(spec: NetworkSpec) -> Weights:
 def reference() -> Reference:
     """Three sites with one structure to find, and every default in force."""
     task = make_task(TaskConfig(), ["structure"])
-    images = dict.fromkeys(SITES, 100)
     # twice as many images to train with as to validate, as the default split has it
     train, val = (dict.fromkeys(SITES, count) for count in (200, 100))
     return Reference(
@@ -111,7 +110,6 @@ def reference() -> Reference:
         SITES,
         rounds=100,
         seed=0,
-        images=images,
         images=train,
         validation=val,
     )
