@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from konsil.report.lambdas import LAMBDA
 from konsil.report.series import Series, metric_name
 from konsil.report.style import DASHES, new_figure
 
@@ -24,6 +25,8 @@ def curves_of(results: Sequence[Mapping[str, Any]]) -> Curves:
     for result in results:
         for moment in result["history"]:
             for measure, value in moment["means"].items():
+                if measure == LAMBDA:  # no score: it has a picture of its own
+                    continue
                 rounds = curves.setdefault(Series(result["method"], measure), {})
                 rounds.setdefault(moment["round"], []).append(value)
     return curves
@@ -48,7 +51,7 @@ def draw_curves(curves: Curves, metric: str, colours: Mapping[str, str]) -> Figu
         _draw_lines(panels[1], selectors, colours, lambda s, end: f"{s.method}  {end:.0%}")
         panels[1].set_ylim(0, 1.04)
         panels[1].yaxis.set_major_formatter(PercentFormatter(1.0))
-        panels[1].set_title("Selector names the right site")
+        panels[1].set_title("Selector is right")
     panels[-1].set_xlabel("round")
     panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure

@@ -13,6 +13,7 @@ from konsil.data import test_images
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, read_results
 from konsil.plan import Job, Plan
 from konsil.report.curves import curves_of, draw_curves
+from konsil.report.lambdas import draw_lambdas, lambdas_of
 from konsil.report.opinions import Panel, at_quantiles, median_scores, opinions_on, score_of
 from konsil.report.predictions import PictureRow, draw_predictions, picture_rows
 from konsil.report.series import estimates_of
@@ -55,8 +56,11 @@ def _figures(
     run_folder: Path, plan: Plan, task: Task, done: list[Job]
 ) -> Iterator[tuple[str, Figure]]:
     colours = method_colours(plan)
-    curves = curves_of([_result(run_folder, job) for job in done])
-    yield "curves", draw_curves(curves, task.main_metric, colours)
+    results = [_result(run_folder, job) for job in done]
+    yield "curves", draw_curves(curves_of(results), task.main_metric, colours)
+    lambdas = lambdas_of(results)
+    if lambdas:
+        yield "lambdas", draw_lambdas(lambdas, plan.sites)
     columns = (*plan.sites, CLIENT_AVERAGE, GLOBAL)
     rows = read_results(run_folder / "results.csv")
     lines = estimates_of(rows, task.main_metric, "test", columns)

@@ -131,7 +131,11 @@ def _history(method: Method, seed: int) -> list[dict[str, Any]]:
         means = dict.fromkeys(roles, 0.3 + 0.2 * number + 0.01 * seed)
         if method.super_model:
             means["selector_accuracy"] = 0.5 + 0.2 * number
-        history.append({"round": number, "sites": {}, "means": means})
+        sites: dict[str, dict[str, float]] = {site: {} for site in SITES}
+        if method.super_model and number:  # found after round 1
+            sites = {site: {"lambda_prime": 0.3 * number} for site in SITES}
+            means["lambda_prime"] = 0.3 * number
+        history.append({"round": number, "sites": sites, "means": means})
     return history
 
 

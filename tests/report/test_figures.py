@@ -10,6 +10,7 @@ from PIL import Image
 from konsil.data import test_images as images_of_test
 from konsil.report.curves import SELECTOR, curves_of
 from konsil.report.figures import draw_figures
+from konsil.report.lambdas import LAMBDA, lambdas_of
 from konsil.report.opinions import Panel, at_quantiles, median_scores, opinions_on, score_of
 from konsil.report.series import Estimate, Series
 from konsil.report.sites import difference, gains_over, reference_of
@@ -17,7 +18,7 @@ from konsil.report.style import MOST_BYTES, look, method_colours, new_figure, wr
 from konsil.tasks import make_task
 
 torch.set_num_threads(1)
-NAMES = {"curves", "sites", "predictions", "predictions-north", "predictions-south"}
+NAMES = {"curves", "lambdas", "sites", "predictions", "predictions-north", "predictions-south"}
 
 
 def colours_of(path: Path) -> int:
@@ -106,6 +107,14 @@ def test_the_typical_image_is_the_median_one():
 
 def test_equal_scores_are_taken_in_the_order_of_the_images():
     assert at_quantiles(np.array([1.0, 1.0, 1.0]), [0.0, 0.5, 1.0]) == [0, 1, 2]
+
+
+def test_lambdas_have_a_picture_of_their_own(make_run):
+    folder, plan = make_run(seeds=(0, 1))
+    results = [json.loads((folder / job.name / "result.json").read_text()) for job in plan.jobs]
+    found = {1: [0.3, 0.3], 2: [0.6, 0.6]}
+    assert lambdas_of(results) == {"fedsm": {"north": found, "south": found}}
+    assert not any(series.role == LAMBDA for series in curves_of(results))
 
 
 def test_curves_collect_all_seeds_of_a_method(make_run):
