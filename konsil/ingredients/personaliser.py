@@ -81,6 +81,22 @@ class Personaliser(ABC):
         """The weights that answer for this site; None while there are none."""
 
 
+class OwnModel(Personaliser):
+    """One model that a site begins as the global one, trains beside it, and keeps."""
+
+    def networks(self) -> dict[str, Trained]:
+        """One."""
+        return {"personal": Trained(self.context.network)}
+
+    def passes(self) -> float:
+        """One more forward and backward a batch."""
+        return 1.0
+
+    def receive(self, site: Site, shared: Parts) -> None:
+        """A newcomer's begins as the global model."""
+        site.private.setdefault("personal", shared["global"])
+
+
 PERSONALISERS: dict[str, type[Personaliser]] = {}
 P = TypeVar("P", bound=type[Personaliser])
 
@@ -109,6 +125,18 @@ def make_personaliser(config: dict[str, Any], context: Context, where: str) -> P
         raise ConfigError(explain(error, where, cls.Settings)) from None
     except ConfigError as error:
         raise ConfigError(f"{where}.{error}") from None
+
+
+def train_beside_fedavg(personal: Personaliser, site: Site, shared: Parts) -> Upload:
+    """One round of FedAvg's model and the site's own on the same batches; no gradient crosses."""
+    w_g = site.learner("global", shared["global"])
+    personal.begin(site, shared)
+    for x, y in site.batches():
+        personal.see(x, y)
+        w_g.step(site.task.loss(w_g(x), y))
+    upload = Upload().add("global", w_g.weights(), weight=site.images)
+    personal.end(upload)
+    return upload
 
 
 class Personalised(Method):
@@ -142,15 +170,8 @@ class Personalised(Method):
         self.personaliser.receive(site, shared)
 
     def local(self, site: Site, shared: Parts) -> Upload:
-        """Two models on the same batches; no gradient crosses."""
-        w_g = site.learner("global", shared["global"])
-        self.personaliser.begin(site, shared)
-        for x, y in site.batches():
-            self.personaliser.see(x, y)
-            w_g.step(site.task.loss(w_g(x), y))
-        upload = Upload().add("global", w_g.weights(), weight=site.images)
-        self.personaliser.end(upload)
-        return upload
+        """Two models on the same batches."""
+        return train_beside_fedavg(self.personaliser, site, shared)
 
     def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
         """The means, and what the personaliser makes of them."""

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from konsil.ingredients.personaliser import Personalised, Personaliser, personaliser
-from konsil.method import MethodSettings, Trained, Upload, method
+from konsil.ingredients.personaliser import OwnModel, Personalised, personaliser
+from konsil.method import MethodSettings, Upload, method
 from konsil.site import Site
 from konsil.weights import Parts, Weights, mix
 
@@ -25,22 +25,10 @@ class APFLSettings(MethodSettings):
 
 
 @personaliser("apfl")
-class APFLPersonaliser(Personaliser):
+class APFLPersonaliser(OwnModel):
     """v_k, trained where it is used: in the mixture."""
 
     Settings = APFLSettings
-
-    def networks(self) -> dict[str, Trained]:
-        """One."""
-        return {"personal": Trained(self.context.network)}
-
-    def passes(self) -> float:
-        """One more forward and backward a batch."""
-        return 1.0
-
-    def receive(self, site: Site, shared: Parts) -> None:
-        """v_k begins as the global model."""
-        site.private.setdefault("personal", shared["global"])
 
     def begin(self, site: Site, shared: Parts) -> None:
         """Go on with v_k and a."""

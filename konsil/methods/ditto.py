@@ -8,9 +8,9 @@ never reset. With lambda = 0 it is local training; the global model is FedAvg's 
 from pydantic import Field
 from torch import Tensor
 
-from konsil.ingredients.personaliser import Personalised, Personaliser, personaliser
+from konsil.ingredients.personaliser import OwnModel, Personalised, personaliser
 from konsil.ingredients.proximal import Coupling, step_with_pull
-from konsil.method import MethodSettings, Trained, Upload, method
+from konsil.method import MethodSettings, Upload, method
 from konsil.site import Site
 from konsil.weights import Parts, Weights
 
@@ -23,22 +23,10 @@ class DittoSettings(MethodSettings):
 
 
 @personaliser("ditto")
-class DittoPersonaliser(Personaliser):
+class DittoPersonaliser(OwnModel):
     """v_k, pulled towards the global model of the round."""
 
     Settings = DittoSettings
-
-    def networks(self) -> dict[str, Trained]:
-        """One."""
-        return {"personal": Trained(self.context.network)}
-
-    def passes(self) -> float:
-        """One more forward and backward a batch."""
-        return 1.0
-
-    def receive(self, site: Site, shared: Parts) -> None:
-        """v_k begins as the global model."""
-        site.private.setdefault("personal", shared["global"])
 
     def begin(self, site: Site, shared: Parts) -> None:
         """Go on with v_k."""

@@ -22,6 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from konsil.evaluation import EVALUATION_BATCH
+from konsil.ingredients.personaliser import train_beside_fedavg
 from konsil.method import Context, Means, Upload, method
 from konsil.methods.fedsm import FedSM, FedSMSettings
 from konsil.selector import SELECTOR
@@ -161,18 +162,9 @@ class TwoPhases(FedSM):
         if phase == HANDING_IN:
             specialist = self.personaliser.opinion(site, shared)
             return Upload().add(HANDED_IN, specialist or shared["global"], weight=1)
-        return self.train_models(site, shared) if phase == MODELS else self.select(site, shared)
-
-    def train_models(self, site: Site, shared: Parts) -> Upload:
-        """Algorithm 3, phase 1: FedSM's two models."""
-        w_g = site.learner("global", shared["global"])
-        self.personaliser.begin(site, shared)
-        for x, y in site.batches():
-            self.personaliser.see(x, y)
-            w_g.step(site.task.loss(w_g(x), y))
-        upload = Upload().add("global", w_g.weights(), weight=site.images)
-        self.personaliser.end(upload)
-        return upload
+        if phase == MODELS:  # Algorithm 3, phase 1: FedSM's two models
+            return train_beside_fedavg(self.personaliser, site, shared)
+        return self.select(site, shared)
 
     def select(self, site: Site, shared: Parts) -> Upload:
         """One round of the selector."""

@@ -13,7 +13,11 @@ from konsil.engines.processes import ProcessEngine, deal_out
 from konsil.errors import RoundFailed
 from konsil.host import site_folder
 
-FIVE = ["centralized", "local", "fedavg", {"name": "fedsm"}, {"name": "fedsoup", "start": 0.4}]
+# one of every kind of traffic: means, controls, single models, phases
+ALL_KINDS = [
+    "centralized", "local", "fedavg", "fedsm", {"name": "fedsoup", "start": 0.4},
+    "scaffold", "fedfomo", "fedsm-extra", "fedbn",
+]  # fmt: skip
 QUICK = {"task": {"name": "classification"}, "network": {"name": "small"}}  # spares MONAI's import
 
 
@@ -29,14 +33,14 @@ def trio(shades, tmp_path_factory):
 def in_process(trio, tmp_path_factory):
     """What a run of all methods leaves when it is computed in this process."""
     folder = tmp_path_factory.mktemp("inprocess")
-    toy.whole_run(toy.plan_of(trio, methods=FIVE, **QUICK), folder)
+    toy.whole_run(toy.plan_of(trio, methods=ALL_KINDS, rounds=3, **QUICK), folder)
     return toy.what_remains(folder)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_every_file_is_the_same_whatever_the_number_of_workers(trio, in_process, tmp_path, workers):
     engine = {"name": "processes", "workers": workers}
-    toy.whole_run(toy.plan_of(trio, methods=FIVE, engine=engine, **QUICK), tmp_path)
+    toy.whole_run(toy.plan_of(trio, methods=ALL_KINDS, rounds=3, engine=engine, **QUICK), tmp_path)
     files = toy.what_remains(tmp_path)
     assert files.keys() == in_process.keys()
     assert [name for name in files if files[name] != in_process[name]] == []
