@@ -186,6 +186,10 @@ class Method(ABC):
         """What of the shared parts travels to this site: by default all but the server's own."""
         return broadcast(shared)
 
+    def keeps_uploads(self, shared: Parts) -> bool:
+        """Whether the server keeps the next round's uploads for `merge`, one by one."""
+        return self.needs == "individual"
+
     def passes(self) -> float:
         """Local work by definition, in units of FedAvg's: forward and backward once a batch.
 

@@ -211,7 +211,7 @@ class Server:
         """Send one round's requests and take in what comes back."""
         requests = [self._request(kind, site, number, validate) for site in self.roster]
         layouts = self.method.uploads(self.record.shared) if kind == "round" else {}
-        keep = self.method.needs == "individual"
+        keep = self.method.keeps_uploads(self.record.shared)
         intake = Intake(requests[0], self.roster, layouts, self.config, keep)
         away = {s for s in self.roster if kind == "round" and self._away(s, number)}
         for site in sorted(away):

@@ -109,6 +109,10 @@ class TwoPhases(FedSM):
             return {HANDED_IN: shared["global"].layout}
         return selector if _phase_of(shared) == SELECTING else models
 
+    def keeps_uploads(self, shared: Parts) -> bool:
+        """Only the specialists that are handed in."""
+        return _phase_of(shared) == HANDING_IN
+
     def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
         """By phase; the last round of one names the next."""
         new = {**shared, **self._merged(shared, means)}
