@@ -63,7 +63,7 @@ class TwoPhases(FedSM):
     def first_phase(self) -> int:
         """Its number of rounds. A second phase is one round of handing in and at least one more."""
         rounds = self.context.rounds
-        second = max(2, round(rounds * self.settings.selector_share))
+        second = min(max(2, round(rounds * self.settings.selector_share)), rounds - 1)
         return rounds - second if self.settings.selector_share and rounds > 2 else rounds
 
     def eligible(self, round: int) -> bool:

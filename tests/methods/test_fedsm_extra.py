@@ -28,8 +28,9 @@ def record_after(plan, folder, rounds: int) -> Record:
 
 @pytest.mark.parametrize(
     ("rounds", "share", "first"),
-    [(150, 1 / 3, 100), (6, 1 / 3, 4), (3, 1 / 3, 1), (2, 1 / 3, 2), (9, 0, 9), (10, 0.5, 5)],
-)
+    [(150, 1 / 3, 100), (6, 1 / 3, 4), (3, 1 / 3, 1), (2, 1 / 3, 2), (9, 0, 9), (10, 0.5, 5),
+     (3, 0.9, 1), (10, 0.96, 1)],
+)  # fmt: skip
 def test_how_many_rounds_each_phase_has(make_plan, rounds, share, first):
     plan = extra(make_plan, rounds, selector_share=share)
     method = plan.method(plan.jobs[0])
