@@ -94,7 +94,7 @@ class SiteState:
 
     def save(self, path: Path, plan: str, durable: bool) -> None:
         """Replace the state on disk; weights that stand in several places are written once."""
-        stored: dict[int, str] = {}
+        stored: dict[tuple[int, str], str] = {}
         parts: dict[str, Weights] = {}
         header: dict[str, Any] = {
             "plan": plan,
@@ -106,7 +106,8 @@ class SiteState:
         for section in self.SECTIONS:
             header[section] = {}
             for name, weights in getattr(self, section).items():
-                key = stored.setdefault(weights.flat.data_ptr(), f"{section}/{name}")
+                same = weights.flat.data_ptr(), weights.layout.key  # empty ones all lie at 0
+                key = stored.setdefault(same, f"{section}/{name}")
                 parts[key] = weights
                 header[section][name] = key
         write_parts(path, header, parts, durable)

@@ -8,7 +8,7 @@ from methods import toy
 
 from konsil.data import training_data
 from konsil.site import Site, SiteState, Workbench
-from konsil.weights import Weights
+from konsil.weights import Layout, Weights
 
 
 def site_of(plan, name: str = "south", number: int = 1, title: str = "") -> Site:
@@ -101,6 +101,24 @@ def test_state_comes_back_bit_for_bit_and_shares_what_was_shared(make_plan, tmp_
     for name in ("round", "notes", "best_scores", "facts"):
         assert getattr(state, name) == getattr(again, name)
     assert path.stat().st_size < 2.5 * 4 * weights.layout.size  # two models, not five
+
+
+def layout(**sizes: int) -> Layout:
+    return Layout.build((name, (size,), "trainable", "body") for name, size in sizes.items())
+
+
+def test_parts_that_begin_at_one_place_are_still_two(tmp_path):
+    """A model and a view of its first values; and empty parts, which have no place at all."""
+    model = Weights(layout(w=2, b=1), torch.tensor([1.0, 2.0, 3.0]))
+    private = {
+        "model": model,
+        "first": Weights(layout(w=2), model.flat[:2]),
+        "none": Weights.zeros(layout(none=0)),
+        "nothing": Weights.zeros(layout()),
+    }
+    path = tmp_path / "state.knsl"
+    SiteState(private=private).save(path, "plan0", durable=False)
+    assert toy.same_parts(SiteState.load(path, "plan0").private, private)
 
 
 def test_no_file_is_a_fresh_state(tmp_path):
