@@ -268,7 +268,8 @@ class Site:
             if policy == "persist":
                 self.private[moments_of(name)] = learner.moments()
             elif policy == "average":
-                upload.add(moments_of(name), learner.moments(), weight=self.images)
+                weight = upload.weights.get(name, self.images)  # as the weights have
+                upload.add(moments_of(name), learner.moments(), weight)
             if self._statistics_stay:
                 self.private[f"{name}.statistics"] = learner.weights()
 

@@ -222,7 +222,8 @@ class ByLineSearch(LambdaRule):
         now = site.notes.get("lambda_prime", 0.0)
 
         def losses(share: float) -> Tensor:
-            return site.validation_losses(softpull(share, own, mean))
+            pulled = softpull(share, own, mean)
+            return site.validation_losses(site.localised("personal", pulled))  # as it would run
 
         wanted = search(losses, now, self.guarded)
         site.notes["lambda_prime"] = SMOOTHING * now + (1 - SMOOTHING) * wanted

@@ -153,6 +153,7 @@ class TwoPhases(FedSM):
             self.personaliser.receive(site, shared)
         elif frozen(site.name) in shared:
             site.private["personal"] = shared[frozen(site.name)]
+            site.private.pop("personal.statistics", None)  # frozen with those it was handed in with
             site.private["global"] = shared["global"]
             self.study(site, [shared["global"], *(shared[frozen(s)] for s in self.context.sites)])
 
@@ -164,8 +165,8 @@ class TwoPhases(FedSM):
         """One round of whatever phase it is."""
         phase = self.phase(site)
         if phase == HANDING_IN:
-            specialist = self.personaliser.opinion(site, shared)
-            return Upload().add(HANDED_IN, specialist or shared["global"], weight=1)
+            specialist = self.personaliser.opinion(site, shared) or shared["global"]
+            return Upload().add(HANDED_IN, site.localised("personal", specialist), weight=1)
         if phase == MODELS:  # Algorithm 3, phase 1: FedSM's two models
             return train_beside_fedavg(self.personaliser, site, shared)
         return self.select(site, shared)

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from methods import toy
+from torch import nn
 
 from konsil.data import TrainingData
 from konsil.errors import ConfigError
@@ -20,6 +21,7 @@ from konsil.ingredients.softpull import (
     search,
     shrunk,
 )
+from konsil.site import Site
 from konsil.weights import Layout, Weights
 
 A = toy.points([[0, 255]], [1])
@@ -126,6 +128,32 @@ def test_the_search_in_a_round_by_hand():
     expected = 0.3 * own.flat + 0.7 * mean.flat
     torch.testing.assert_close(site.private["personal"].flat, expected)
     assert linear.method.personaliser.measures(site) == {"lambda_prime": pytest.approx(0.3)}
+
+
+def test_candidates_are_tried_as_the_site_would_run_them(monkeypatch):
+    """With its own statistics, if those stay local."""
+
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+
+    other = toy.points([[0, 255], [255, 102]], [1, 0])
+    training = {"running_statistics": "local"}
+    linear = toy.Linear("fedsm", {"a": other, "b": B}, model=normed, training=training)
+    model, selector = Weights.of(normed()), Weights.zeros(Layout.of(linear.selector()))
+    shared = linear.round({"global": model, "personal": model, "selector": selector})
+    tried = []
+    usual = Site.validation_losses
+
+    def noted(self, weights):
+        tried.append(weights)
+        return usual(self, weights)
+
+    monkeypatch.setattr(Site, "validation_losses", noted)
+    site = linear.site("a", 2, shared)
+    own = site.private["personal.statistics"]
+    linear.method.receive(site, shared)
+    assert len(tried) == linear.method.personaliser.rule.models_tried
+    assert all(weights.equals(weights.with_statistics_of(own)) for weights in tried)
 
 
 def test_searching_sends_no_more_than_a_fixed_lambda(make_plan):

@@ -184,6 +184,40 @@ def test_ft_is_fine_tuned_before_it_is_handed_in(make_plan, tmp_path):
     assert any(not record.shared[frozen(s)].equals(record.shared["global"]) for s in plan.sites)
 
 
+@pytest.mark.parametrize("personaliser", ["softpull", {"name": "ft", "epochs": 2}])
+def test_specialists_are_frozen_with_the_statistics_they_run_with(
+    make_plan, tmp_path, personaliser
+):
+    """With `running_statistics: local`, what others study is what the site itself answers with."""
+    block = BLOCK | {"personaliser": personaliser}
+    if personaliser == "softpull":
+        block |= {"lambda": 0.5}  # the plain average: only statistics differ
+    plan = make_plan(
+        methods=[block],
+        rounds=4,
+        network={"name": "unet", "width": 2, "norm": "batch"},
+        training={"batch_size": 3, "running_statistics": "local"},
+    )
+    record = toy.train(plan, tmp_path)
+    north, south = (record.shared[frozen(site)] for site in plan.sites)
+    if personaliser == "softpull":
+        assert torch.equal(north.moving, south.moving)
+    statistics = north.layout.statistics
+    assert not torch.equal(north.flat[statistics], south.flat[statistics])
+    for site, model in zip(plan.sites, (north, south), strict=True):
+        assert toy.state_of(plan, tmp_path, site).last["personal"].equals(model)
+
+
+def test_the_selectors_moments_weigh_as_much_as_the_selector(make_plan, tmp_path):
+    plan = extra(make_plan, labels_from="validation")
+    record_after(plan, tmp_path, ROUNDS)
+    for site in plan.sites:
+        weights = toy.state_of(plan, tmp_path, site).facts["weights"]
+        images = plan.images(site, "val")
+        assert weights == {"selector": images, "selector.moments": images}
+        assert images != plan.images(site, "train")
+
+
 def test_the_super_model_names_the_global_model_by_output_0(make_plan, tmp_path):
     plan = extra(make_plan)
     toy.whole_run(plan, tmp_path)
