@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from math import ceil
+from math import ceil, log2
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -33,7 +33,7 @@ Lambda = float | Automatic | dict[str, float]  # one for all, found, or one a si
 CANDIDATES = (0.0, 0.16, 0.4, 0.64, 0.88, 1.0)  # of lambda': the papers' lambdas with six sites
 SMOOTHING = 0.7  # of lambda' over rounds: how much of the old one stays
 
-SHRINKAGE = "softpull.shrinkage"  # [||D_k||, p_k ||D_k||^2] of a site; their means at the server
+SHRINKAGE = "softpull.shrinkage"  # [|D_k|, p_k |D_k|^2] of a site (`unit`); means at the server
 CORRELATION = "softpull.correlation"  # rho, for every site
 SHRINKAGE_LAYOUT = Layout.build([("sizes", (2,), "trainable", "body")])
 CORRELATION_LAYOUT = Layout.build([("rho", (1,), "trainable", "body")])
@@ -305,7 +305,7 @@ class ByShrinkage(LambdaRule):
         now = site.running("global").values
         first, middle, last = (self.at.get(mark, now) for mark in self.marks)
         site.notes["reliability"] = reliability(middle - first, last - middle)
-        update = (now - first).double()
+        update = (now - first).double() / unit(len(now))
         square = float(update.square().sum())
         sizes = Weights.zeros(SHRINKAGE_LAYOUT)
         sizes.flat[0], sizes.flat[1] = square**0.5, self.context.share(site.name) * square
@@ -317,10 +317,20 @@ class ByShrinkage(LambdaRule):
         if len(means.sites) < 2:
             return  # nobody to be compared with: what was known stays
         own /= sum(self.context.share(site) for site in means.sites)  # p_k of those who answered
-        update = (means["global"] - shared["global"]).norm()
+        way = means["global"] - shared["global"]
+        update = way.norm() / unit(way.layout.trainable)
         between = size**2 - own  # sum over j != k of p_j p_k ||D_j|| ||D_k||
         new[CORRELATION] = Weights.zeros(CORRELATION_LAYOUT)
         new[CORRELATION].flat[0] = (update**2 - own) / between if between > 0 else 1.0
+
+
+def unit(values: int) -> float:
+    """What updates are measured in: near the root of the number of values, a power of two.
+
+    So that a large network's numbers are no larger than a small one's (`server.max_rms`), and
+    nothing is rounded.
+    """
+    return 2.0 ** round(log2(values) / 2)
 
 
 def shrunk(r: float, rho: float) -> float:

@@ -20,6 +20,7 @@ from konsil.ingredients.softpull import (
     reliability,
     search,
     shrunk,
+    unit,
 )
 from konsil.site import Site
 from konsil.weights import Layout, Weights
@@ -220,6 +221,14 @@ def test_correlation_from_means_alone_is_the_mean_cosine():
     cosine = float(d[0] @ d[1] / (d[0].norm() * d[1].norm()))
     assert float(merged[CORRELATION].flat[0]) == pytest.approx(cosine, abs=1e-5)
     assert SHRINKAGE not in merged
+
+
+def test_the_numbers_sent_do_not_grow_with_the_network():
+    """An update of 0.1 in every value of 25 million is no reason to refuse an upload."""
+    for values in (3, 1000, 25_000_000):
+        length = 0.1 * values**0.5 / unit(values)
+        assert 0.07 < length < 0.15
+        assert unit(values).hex().startswith("0x1.0000")  # a power of two
 
 
 def test_a_round_with_one_site_says_nothing_of_correlation():
