@@ -14,7 +14,7 @@ from konsil.errors import ConfigError
 from konsil.method import Upload, method
 from konsil.methods.fedsm_extra import TwoPhases, TwoPhaseSettings, frozen
 from konsil.networks.outputs import blended
-from konsil.selector import SELECTOR
+from konsil.selector import SELECTOR, PerBatch
 from konsil.site import Site
 from konsil.weights import Parts, Weights
 
@@ -30,7 +30,7 @@ class FedSMEnsemble(TwoPhases):
     def check(self) -> None:
         """The selector learns through the mixture: there are no labels to solve for."""
         super().check()
-        if type(self.rule).__name__ != "PerBatch":
+        if type(self.rule) is not PerBatch:
             raise ConfigError(
                 f"selector_optimizer = {self.settings.selector_optimizer}: the ensemble's selector "
                 "is trained through the models' answers, batch by batch; choose average_moments"
@@ -53,10 +53,10 @@ class FedSMEnsemble(TwoPhases):
         return Upload().add(SELECTOR, w_s.weights(), weight=site.images)
 
     def mixture(self, site: Site, shares: Tensor, x: Tensor) -> Tensor:
-        """The frozen models' answers, mixed, as logits."""
+        """The frozen models' answers, mixed, as logits; one network says them all in turn."""
         models = ["global", *map(frozen, self.context.sites)]
         with torch.no_grad():
-            opinions = [site.frozen(name, site.private[name])(x) for name in models]
+            opinions = [site.frozen("candidate", site.private[name])(x) for name in models]
         return blended(site.task.name, opinions, shares)
 
     def selector_measures(self, site: Site, shared: Parts) -> dict[str, float]:
