@@ -33,6 +33,11 @@ def configured(name: str) -> list[dict]:
     return [{"name": name, **SETTINGS.get(name, {})}]
 
 
+def few_rounds(name: str) -> int:
+    """One, or as many as it takes to see both phases."""
+    return 3 if issubclass(all_methods()[name], TwoPhases) else 1
+
+
 def everything(plan, folder) -> tuple[toy.Record, dict[str, SiteState]]:
     """What training left: the server's record and every site's state."""
     record = toy.server(plan, folder).record
@@ -147,7 +152,7 @@ def test_a_site_may_miss_a_round(make_plan, tmp_path, name):
 @pytest.mark.parametrize("name", METHODS)
 def test_every_norm_layer(make_plan, tmp_path, name, norm):
     network = {"name": "unet", "width": 2, "norm": norm}
-    plan = make_plan(methods=configured(name), rounds=1, network=network)
+    plan = make_plan(methods=configured(name), rounds=few_rounds(name), network=network)
     toy.train(plan, tmp_path)
     record, states = everything(plan, tmp_path)
     parts = [*record.shared.values(), *(w for s in states.values() for w in s.last.values())]
@@ -159,8 +164,8 @@ def test_classification_of_one_site(shades, tmp_path, name):
     """The other task, and a federation of one."""
     federation = {"folder": str(shades), "image_size": 32, "sites": ["north"]}
     plan = toy.plan_of(
-        shades, federation=federation, task=CLASSIFICATION, network=SMALL, rounds=1,
-        methods=configured(name),
+        shades, federation=federation, task=CLASSIFICATION, network=SMALL,
+        rounds=few_rounds(name), methods=configured(name),
     )  # fmt: skip
     rows = toy.whole_run(plan, tmp_path)
     assert {r.metric for r in rows} >= {"accuracy", "auc"}
@@ -192,7 +197,7 @@ def test_state_serialises(reference, tmp_path, name):
 @pytest.mark.parametrize("name", METHODS)
 def test_no_test_image_is_read_before_evaluation(make_plan, tmp_path, name):
     """The test arrays are not there: training, selection and the last validation do not notice."""
-    plan = make_plan(methods=configured(name), rounds=2)
+    plan = make_plan(methods=configured(name), rounds=1 + few_rounds(name))
     blind = toy.private_cache(plan, tmp_path / "cache")
     for folder in blind.data_folder.glob("*/test"):
         shutil.rmtree(folder)
@@ -202,6 +207,19 @@ def test_no_test_image_is_read_before_evaluation(make_plan, tmp_path, name):
         run.go()
     assert toy.server(blind, tmp_path / "run").record.finished
     assert not (tmp_path / "run" / "results.csv").exists()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_begins_with_the_same_weights_and_rate(make_plan, name):
+    """Whatever is not the selector's: an equal start, and the experiment's learning rate."""
+    plan = make_plan(methods=[name])
+    method = plan.method(plan.jobs[0])
+    initial = method.context.initial(method.context.network)
+    models = {"global", "personal", "centralized"}  # or a part of one, if the rest stays at a site
+    for part in (part for part_name, part in method.start().items() if part_name in models):
+        assert part.equals(initial.only({e.name for e in part.layout.entries}))
+    learners = [t for t in method.networks().values() if t.spec == method.context.network]
+    assert [t.lr for t in learners] == [None] * len(learners) != []
 
 
 def test_every_method_sees_the_same_batches(reference):
