@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 from methods import toy
+from torch import nn
 
 from konsil.data import TrainingData
+from konsil.methods.fedsm_extra import MODELS, PHASE, PHASE_LAYOUT
+from konsil.weights import Layout, Weights
 
 Batch = tuple[np.ndarray, np.ndarray]
 
@@ -26,6 +30,12 @@ def batches(linear: toy.Linear, site: str, round: int) -> list[Batch]:
         (np.hstack([x.double().numpy(), np.ones((len(x), 1))]), y.double().numpy()[:, 0])
         for x, y in linear.site(site, round, {}).batches()
     ]
+
+
+def points(data: TrainingData) -> Batch:
+    """All training points, in their order."""
+    x, y = data.train.images.numpy() / 255, data.train.targets.numpy()[:, 0].astype(float)
+    return np.hstack([x, np.ones((len(x), 1))]), y
 
 
 def gradient(w: np.ndarray, batch: Batch) -> np.ndarray:
@@ -66,11 +76,52 @@ class Adam:
 OPTIMIZERS = {"sgd": SGD, "adam": Adam}
 
 
+def trained(
+    linear: toy.Linear, w: np.ndarray, round: int, lr: float = 0.1
+) -> dict[str, np.ndarray]:
+    """What one round of SGD makes of w at every site."""
+    found = {}
+    for site in linear.data:
+        found[site] = w
+        for batch in batches(linear, site, round):
+            found[site] = found[site] - lr * gradient(found[site], batch)
+    return found
+
+
 def fedavg_round(linear: toy.Linear, w: np.ndarray, round: int, lr: float = 0.1) -> np.ndarray:
     """FedAvg's mean after one round of SGD."""
-    sent = {}
-    for site in linear.data:
-        sent[site] = w
-        for batch in batches(linear, site, round):
-            sent[site] = sent[site] - lr * gradient(sent[site], batch)
-    return mean(linear, sent)
+    return mean(linear, trained(linear, w, round, lr))
+
+
+def fedsm_round(linear: toy.Linear, w: np.ndarray, lambda_: float) -> list[np.ndarray]:
+    """FedSM's models after round 1 of SGD with two sites: the global one, and two by Eq. 11."""
+    a, b = trained(linear, w, 1).values()
+    pulled = [lambda_ * a + (1 - lambda_) * b, lambda_ * b + (1 - lambda_) * a]
+    return [fedavg_round(linear, w, 1), *pulled]
+
+
+# --- two phases ---------------------------------------------------------------------------------
+
+
+def two_phases(method: str) -> tuple[toy.Linear, dict[str, Weights]]:
+    """Two linear sites, one round of models, one of handing in, one of a linear selector."""
+    linear = toy.Linear(
+        method, two_sites(), rounds=3, selector=lambda: nn.Linear(2, 3), **{"lambda": 0.7},
+        selector_optimizer="literal_reset_known_to_fail",
+    )  # fmt: skip
+    model = linear.weights(1.0, -1.0, 0.5)
+    layout = Layout.of(linear.selector())
+    selector = Weights(layout, torch.linspace(-0.4, 0.4, layout.size))
+    phase = Weights(PHASE_LAYOUT, torch.tensor([float(MODELS)]))
+    return linear, {"global": model, "personal": model, "selector": selector, PHASE: phase}
+
+
+def rows(selector: Weights) -> np.ndarray:
+    """Its weights, a row for each of the three models: two coefficients and the constant."""
+    flat = selector.flat.double().numpy()
+    return np.hstack([flat[:6].reshape(3, 2), flat[6:, None]])
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    p = np.exp(logits)
+    return p / p.sum(axis=1, keepdims=True)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from methods import toy
+from methods import hand, toy
 
 from konsil.errors import ConfigError
 from konsil.networks.outputs import blended, to_logits, to_probabilities
@@ -20,6 +20,34 @@ def test_the_mixture_by_hand():
     logits = [torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, float(np.log(9))]])]
     mixed = blended("classification", logits, torch.tensor([[0.25, 0.75]]))
     assert torch.softmax(mixed, 1).flatten().tolist() == pytest.approx([0.2, 0.8])
+
+
+def test_three_rounds_by_hand():
+    """FedSM's models; then one step of the selector down the loss of the mixture's logit."""
+    linear, shared = hand.two_phases("fedsm-ensemble")
+    linear.method.context.task.name = "segmentation"  # a yes or no: logits are mixed as such
+    w_s = hand.rows(shared["selector"])
+    models = hand.fedsm_round(linear, np.array([1.0, -1.0, 0.5]), 0.7)
+    for number in (1, 2, 3):
+        shared = linear.round(shared, number)
+
+    def loss(w: np.ndarray, data) -> float:
+        x, y = hand.points(data)
+        opinions = np.stack([1 / (1 + np.exp(-x @ model)) for model in models], axis=1)
+        h = (hand.softmax(x @ w.T) * opinions).sum(axis=1)
+        return float(np.mean((np.log(h / (1 - h)) - y) ** 2))
+
+    stepped = {}
+    for site, data in linear.data.items():
+        slope = np.zeros_like(w_s)
+        for place in np.ndindex(*w_s.shape):
+            away = np.zeros_like(w_s)
+            away[place] = 1e-5
+            slope[place] = (loss(w_s + away, data) - loss(w_s - away, data)) / 2e-5
+        stepped[site] = w_s - 0.1 * slope
+    expected = hand.mean(linear, stepped)
+    np.testing.assert_allclose(hand.rows(shared["selector"]), expected, atol=1e-6)
+    assert np.abs(expected - w_s).max() > 1e-4  # a hundred times the tolerance
 
 
 @pytest.mark.parametrize("task", ["segmentation", "classification"])

@@ -1,8 +1,9 @@
 """Two phases: the models of FedSM, labels by hand, what travels when, and who was away."""
 
+import numpy as np
 import pytest
 import torch
-from methods import toy
+from methods import hand, toy
 
 from konsil.engines.inprocess import InProcessEngine
 from konsil.methods.fedsm_extra import TOLD, apart, frozen, losses_of
@@ -36,6 +37,28 @@ def test_how_many_rounds_each_phase_has(make_plan, rounds, share, first):
     method = plan.method(plan.jobs[0])
     assert method.first_phase == first
     assert any("not trained" in w for w in method.warnings()) == (first == rounds)
+
+
+def test_three_rounds_by_hand():
+    """FedSM's models and the pull, labels by the smallest error, one step of the selector."""
+    linear, shared = hand.two_phases("fedsm-extra")
+    w_s = hand.rows(shared["selector"])
+    models = hand.fedsm_round(linear, np.array([1.0, -1.0, 0.5]), 0.7)
+    for number in (1, 2, 3):
+        shared = linear.round(shared, number)
+    for name, expected in zip(("global", frozen("a"), frozen("b")), models, strict=True):
+        np.testing.assert_allclose(shared[name].flat.numpy(), expected, atol=1e-6)
+    stepped, all_labels = {}, set()
+    for site, data in linear.data.items():
+        x, y = hand.points(data)
+        labels = np.argmin([(x @ w - y) ** 2 for w in models], axis=0)
+        assert linear.states[site].notes["labels.train"] == labels.tolist()
+        slope = (hand.softmax(x @ w_s.T) - np.eye(3)[labels]).T @ x / len(x)
+        stepped[site] = w_s - 0.1 * slope
+        all_labels |= set(labels.tolist())
+    found = hand.rows(shared["selector"])
+    np.testing.assert_allclose(found, hand.mean(linear, stepped), atol=1e-6)
+    assert len(all_labels) > 1  # or there would be nothing to tell apart
 
 
 def test_phase_1_is_fedsm_without_its_selector(make_plan, tmp_path):
