@@ -369,16 +369,17 @@ def test_known_failures_are_announced():
 FEDSM = {"name": "fedsm", "lambda": 0.7}
 ALONE = {"name": "fedsm", "lambda": 1.0, "label": "alone"}
 TOGETHER = {"name": "fedsm", "lambda": 0.5, "label": "together"}
+EACH = {"name": "fedsm", "lambda": {"a": 0.7, "b": 0.7}, "label": "each"}
 
 
 @pytest.fixture(scope="module", params=["instance", "batch"])
 def trained(request, squares, tmp_path_factory):
-    """FedAvg, local and three FedSM on two equal sites: plan, folder, records."""
+    """FedAvg, local and four FedSM on two equal sites: plan, folder, records."""
     folder = tmp_path_factory.mktemp("degenerate")
     sites = toy.copy_sites(squares, folder / "data", {"a": ("north", 8), "b": ("south", 8)})
     plan = toy.plan_of(
         sites,
-        methods=["fedavg", "local", FEDSM, ALONE, TOGETHER],
+        methods=["fedavg", "local", FEDSM, ALONE, TOGETHER, EACH],
         network={"name": "unet", "width": 2, "norm": request.param},
         rounds=2,
     )
@@ -402,12 +403,20 @@ def test_lambda_1_is_local_training(trained):
         assert alone.best["personal"].equals(local.best["local"])
 
 
-def test_lambda_1_over_k_with_equal_sites_is_the_plain_average(trained):
+def test_lambda_1_over_k_with_equal_sites_is_fedavg(trained):
     plan, folder, records = trained
     mean = records["together"].shared["personal"]
     for site in plan.sites:
         assert toy.state_of(plan, folder, site, "together").last["personal"].equals(mean)
-    torch.testing.assert_close(mean.flat, records["fedavg"].shared["global"].flat)
+    assert mean.equals(records["fedavg"].shared["global"])
+
+
+def test_one_lambda_for_each_site_that_is_the_same_is_one_lambda(trained):
+    plan, folder, records = trained
+    assert toy.same_parts(records["each"].shared, records["fedsm"].shared)
+    for site in plan.sites:
+        states = [toy.state_of(plan, folder, site, title) for title in ("each", "fedsm")]
+        assert toy.same_parts(states[0].last, states[1].last)
 
 
 def test_between_the_two_it_is_neither(trained):
