@@ -9,11 +9,12 @@ import torch
 from methods import toy
 from torch import nn
 
-from konsil.data import TrainingData
+from konsil.data import Images, TrainingData
 from konsil.methods.fedsm_extra import MODELS, PHASE, PHASE_LAYOUT
 from konsil.weights import Layout, Weights
 
 Batch = tuple[np.ndarray, np.ndarray]
+START = (0.5, -0.5, 0.2)
 
 
 def two_sites() -> dict[str, TrainingData]:
@@ -24,24 +25,55 @@ def two_sites() -> dict[str, TrainingData]:
     }
 
 
-def batches(linear: toy.Linear, site: str, round: int) -> list[Batch]:
-    """A site's batches of a round: inputs with a constant 1, and targets."""
-    return [
-        (np.hstack([x.double().numpy(), np.ones((len(x), 1))]), y.double().numpy()[:, 0])
-        for x, y in linear.site(site, round, {}).batches()
-    ]
+def cloud(rng: np.random.Generator, n: int, shift: int) -> TrainingData:
+    """Noisy targets, and validation points that training does not have."""
+
+    def draw() -> Images:
+        x = rng.integers(0, 256, (n, 2))
+        y = (x[:, :1] + shift > rng.integers(0, 256, (n, 1))).astype(np.uint8)
+        return Images(torch.from_numpy(x.astype(np.uint8)), torch.from_numpy(y))
+
+    return TrainingData(draw(), draw())
 
 
-def points(data: TrainingData) -> Batch:
-    """All training points, in their order."""
-    x, y = data.train.images.numpy() / 255, data.train.targets.numpy()[:, 0].astype(float)
-    return np.hstack([x, np.ones((len(x), 1))]), y
+def two_clouds() -> dict[str, TrainingData]:
+    """Unequal, and unlike."""
+    rng = np.random.default_rng(1)
+    return {"a": cloud(rng, 5, 0), "b": cloud(rng, 8, 120)}
+
+
+def with_ones(x: np.ndarray) -> np.ndarray:
+    """Inputs with a constant 1."""
+    return np.hstack([x, np.ones((len(x), 1))])
+
+
+def batches(linear: toy.Linear, site: str, round: int, purpose: str = "") -> list[Batch]:
+    """The batches of a round as the site gets them: inputs with a constant 1, and targets."""
+    found = linear.site(site, round, {}).batches(purpose)
+    return [(with_ones(x.double().numpy()), y.double().numpy()[:, 0]) for x, y in found]
+
+
+def points(images: Images) -> Batch:
+    """All points of a split, in their order."""
+    return with_ones(images.images.numpy() / 255), images.targets.numpy()[:, 0].astype(float)
+
+
+def loss(w: np.ndarray, batch: Batch) -> float:
+    """The mean squared error of w1 x1 + w2 x2 + w3."""
+    x, y = batch
+    return float(np.mean((x @ w - y) ** 2))
 
 
 def gradient(w: np.ndarray, batch: Batch) -> np.ndarray:
-    """Of the mean squared error of w1 x1 + w2 x2 + w3."""
+    """Of the loss."""
     x, y = batch
     return 2 / len(x) * x.T @ (x @ w - y)
+
+
+def hessian(batch: Batch) -> np.ndarray:
+    """Of the loss, whatever w is."""
+    x, _ = batch
+    return 2 / len(x) * x.T @ x
 
 
 def mean(linear: toy.Linear, values: Mapping[str, np.ndarray]) -> np.ndarray:

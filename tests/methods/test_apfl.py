@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from methods import linear_by_hand as hand
-from methods import toy
+from methods import hand, toy
 from torch import nn
 
 from konsil.weights import Weights
@@ -15,7 +14,7 @@ LR = 0.3
 @pytest.mark.parametrize("alpha_lr", [None, 2.0])
 def test_three_rounds_by_hand(alpha_lr):
     """With the large rate alpha runs into a wall of [0, 1]."""
-    linear = toy.Linear("apfl", hand.two_sites(), training={"lr": LR, "batch_size": 3},
+    linear = toy.Linear("apfl", hand.two_clouds(), training={"lr": LR, "batch_size": 3},
                         alpha=0.4, alpha_lr=alpha_lr)  # fmt: skip
     w = np.array(hand.START)
     shared = {"global": linear.weights(*w)}
@@ -35,7 +34,7 @@ def test_three_rounds_by_hand(alpha_lr):
             state = linear.states[site]
             np.testing.assert_allclose(state.private["personal"].flat.numpy(), v[site], atol=1e-5)
             assert state.notes["alpha"] == pytest.approx(a[site], abs=1e-4)
-        w = hand.fedavg(linear, local)
+        w = hand.mean(linear, local)
         np.testing.assert_allclose(shared["global"].flat.numpy(), w, atol=1e-5)
         for site in v:  # vbar with the mean that the site receives
             opinion = linear.method.opinions(linear.site(site, number + 1, shared), shared)
@@ -46,7 +45,7 @@ def test_three_rounds_by_hand(alpha_lr):
 
 
 def test_alpha_stays_where_it_is_unless_adaptive():
-    linear = toy.Linear("apfl", hand.two_sites(), alpha=0.4, adaptive=False)
+    linear = toy.Linear("apfl", hand.two_clouds(), alpha=0.4, adaptive=False)
     shared = {"global": linear.weights(*hand.START)}
     for number in (1, 2):
         shared = linear.round(shared, number)
@@ -54,7 +53,7 @@ def test_alpha_stays_where_it_is_unless_adaptive():
 
 
 def test_an_absent_site_keeps_its_model_and_alpha():
-    linear = toy.Linear("apfl", hand.two_sites(), training={"batch_size": 3})
+    linear = toy.Linear("apfl", hand.two_clouds(), training={"batch_size": 3})
     shared = linear.round({"global": linear.weights(*hand.START)}, 1)
     before, alpha = linear.states["a"].private["personal"], linear.states["a"].notes["alpha"]
     shared = linear.round(shared, 2, sites=["b"])

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from methods import linear_by_hand as hand
-from methods import toy
+from methods import hand, toy
 
 LR, LAMBDA = 0.3, 0.7
 
 
 def test_three_rounds_by_hand():
-    linear = toy.Linear("ditto", hand.two_sites(), training={"lr": LR, "batch_size": 3},
+    linear = toy.Linear("ditto", hand.two_clouds(), training={"lr": LR, "batch_size": 3},
                         **{"lambda": LAMBDA})  # fmt: skip
     w = np.array(hand.START)
     shared, v = {"global": linear.weights(*w)}, {"a": w, "b": w}
@@ -23,7 +22,7 @@ def test_three_rounds_by_hand():
                 local[site] = local[site] - LR * hand.gradient(local[site], batch)
             mine = linear.states[site].private["personal"].flat.numpy()
             np.testing.assert_allclose(mine, v[site], atol=1e-5)
-        w = hand.fedavg(linear, local)
+        w = hand.mean(linear, local)
         np.testing.assert_allclose(shared["global"].flat.numpy(), w, atol=1e-5)
     assert np.abs(v["a"] - v["b"]).max() > 0.01  # models of their own
 
@@ -52,7 +51,7 @@ def test_with_a_pull_it_is_not_local_training_and_its_global_model_is_fedavgs(ma
 
 
 def test_an_absent_site_keeps_its_model_and_goes_on_with_it():
-    linear = toy.Linear("ditto", hand.two_sites(), training={"lr": LR}, **{"lambda": LAMBDA})
+    linear = toy.Linear("ditto", hand.two_clouds(), training={"lr": LR}, **{"lambda": LAMBDA})
     shared = linear.round({"global": linear.weights(*hand.START)}, 1)
     before = linear.states["a"].private["personal"]
     shared = linear.round(shared, 2, sites=["b"])
@@ -67,7 +66,7 @@ def test_an_absent_site_keeps_its_model_and_goes_on_with_it():
 
 
 def test_a_newcomer_begins_with_the_global_model():
-    linear = toy.Linear("ditto", hand.two_sites(), **{"lambda": LAMBDA})
+    linear = toy.Linear("ditto", hand.two_clouds(), **{"lambda": LAMBDA})
     shared = linear.round({"global": linear.weights(*hand.START)}, 1, sites=["b"])
     site = linear.site("a", 2, shared)
     linear.method.receive(site, shared)

@@ -30,7 +30,6 @@ def test_rounds_and_fine_tuning_by_hand(finetune):
         start = np.array([*body, layered.START[2]])
         expected, epochs[name] = layered.tuned(start, data[name], moved, 4)
         np.testing.assert_allclose(answer, expected, atol=1e-6)
-    print(epochs)
     assert max(epochs.values()) > 0
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from methods import linear_by_hand as hand
-from methods import toy
+from methods import hand, toy
 from torch import nn
 
 from konsil.methods.fedfomo import FedFomo
@@ -24,7 +23,7 @@ class ByHand:
         self.mixed: list[int] = []  # how many models went into each mixture
 
     def usefulness(self, site: str, model: np.ndarray) -> float:
-        points = hand.validation(self.linear.data[site])
+        points = hand.points(self.linear.data[site].val)
         gain = hand.loss(self.old[site], points) - hand.loss(model, points)
         return gain / (np.linalg.norm(model - self.old[site]) + 1e-5)
 
@@ -48,7 +47,7 @@ class ByHand:
 
 def federation(data=None, **settings) -> toy.Linear:
     training = {"lr": LR, "batch_size": 3}
-    return toy.Linear("fedfomo", data or hand.two_sites(), training=training,
+    return toy.Linear("fedfomo", data or hand.two_clouds(), training=training,
                       initial=hand.START, **settings)  # fmt: skip
 
 

@@ -32,7 +32,7 @@ def test_three_rounds_by_hand():
         shared = linear.round(shared, number)
 
     def loss(w: np.ndarray, data) -> float:
-        x, y = hand.points(data)
+        x, y = hand.points(data.train)
         opinions = np.stack([1 / (1 + np.exp(-x @ model)) for model in models], axis=1)
         h = (hand.softmax(x @ w.T) * opinions).sum(axis=1)
         return float(np.mean((np.log(h / (1 - h)) - y) ** 2))

@@ -50,7 +50,7 @@ def test_three_rounds_by_hand():
         np.testing.assert_allclose(shared[name].flat.numpy(), expected, atol=1e-6)
     stepped, all_labels = {}, set()
     for site, data in linear.data.items():
-        x, y = hand.points(data)
+        x, y = hand.points(data.train)
         labels = np.argmin([(x @ w - y) ** 2 for w in models], axis=0)
         assert linear.states[site].notes["labels.train"] == labels.tolist()
         slope = (hand.softmax(x @ w_s.T) - np.eye(3)[labels]).T @ x / len(x)

@@ -3,27 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from methods import toy
+from methods import hand, toy
 from torch import nn
 
-from konsil.data import Images, TrainingData
+from konsil.data import TrainingData
 from konsil.weights import Weights
-
-
-def cloud(rng: np.random.Generator, n: int, shift: int) -> TrainingData:
-    """Noisy targets, and validation points that training does not have."""
-
-    def draw() -> Images:
-        x = rng.integers(0, 256, (n, 2))
-        y = (x[:, :1] + shift > rng.integers(0, 256, (n, 1))).astype(np.uint8)
-        return Images(torch.from_numpy(x.astype(np.uint8)), torch.from_numpy(y))
-
-    return TrainingData(draw(), draw())
-
-
-def arrays(images: Images) -> tuple[np.ndarray, np.ndarray]:
-    x = images.images.numpy() / 255.0
-    return np.hstack([x, np.ones((len(x), 1))]), images.targets.numpy()[:, 0].astype(float)
 
 
 class ByHand:
@@ -36,12 +20,10 @@ class ByHand:
         self.personal: dict[str, np.ndarray] = {}
 
     def score(self, site: str, w: np.ndarray) -> float:
-        x, y = arrays(self.data[site].val)
-        return float(1 - np.mean((x @ w - y) ** 2))
+        return 1 - hand.loss(w, hand.points(self.data[site].val))
 
     def local(self, site: str, theta_g: np.ndarray, souping: bool) -> np.ndarray:
-        x, y = arrays(self.data[site].train)
-        theta_l = theta_g - self.lr * 2 / len(x) * x.T @ (x @ theta_g - y)
+        theta_l = theta_g - self.lr * hand.gradient(theta_g, hand.points(self.data[site].train))
         if souping:
             m, s = self.m[site], self.soup[site]
             a = (theta_l + m * s) / (m + 1)
@@ -63,26 +45,26 @@ class ByHand:
 def test_five_rounds_by_hand():
     """With a step that overshoots, so that some global models are taken and some are not."""
     rng, lr, rounds = np.random.default_rng(1), 1.0, 5
-    data = {"a": cloud(rng, 5, 0), "b": cloud(rng, 9, 120)}
+    data = {"a": hand.cloud(rng, 5, 0), "b": hand.cloud(rng, 9, 120)}
     linear = toy.Linear("fedsoup", data, rounds=rounds, start=0.2,
                         training={"lr": lr, "batch_size": 16})  # fmt: skip
-    hand, theta_g = ByHand(data, lr), np.array([0.5, -0.5, 0.2])
+    byhand, theta_g = ByHand(data, lr), np.array(hand.START)
     shared = {"global": linear.weights(*theta_g)}
     sizes = []
     for number in range(1, rounds + 1):
         shared = linear.round(shared, number)
-        theta_g = hand.round(theta_g, souping=number > 1)
+        theta_g = byhand.round(theta_g, souping=number > 1)
         np.testing.assert_allclose(shared["global"].flat.numpy(), theta_g, atol=1e-5)
         for site in data:
             state = linear.states[site]
-            assert state.notes.get("soup_size", 0) == hand.m[site]
+            assert state.notes.get("soup_size", 0) == byhand.m[site]
             np.testing.assert_allclose(
-                state.private["personal"].flat.numpy(), hand.personal[site], atol=1e-5
+                state.private["personal"].flat.numpy(), byhand.personal[site], atol=1e-5
             )
-            if hand.m[site]:  # a running mean: appended, not replaced
+            if byhand.m[site]:  # a running mean: appended, not replaced
                 soup = state.private["soup"].flat.numpy()
-                np.testing.assert_allclose(soup, hand.soup[site], atol=1e-5)
-        sizes.append(tuple(hand.m.values()))
+                np.testing.assert_allclose(soup, byhand.soup[site], atol=1e-5)
+        sizes.append(tuple(byhand.m.values()))
     assert sizes[0] == (0, 0)  # not started
     assert sizes[-1] == (2, 3)  # soups of several models, and some were turned down
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from methods import linear_by_hand as hand
-from methods import toy
+from methods import hand, toy
 from torch import nn
 
 from konsil.weights import Weights
@@ -15,7 +14,7 @@ VARIANTS = ["first_order", "hessian_free"]
 
 def federation(variant: str, **settings) -> toy.Linear:
     training = {"lr": LR, "batch_size": 3}
-    return toy.Linear("perfedavg", hand.two_sites(), training=training, variant=variant,
+    return toy.Linear("perfedavg", hand.two_clouds(), training=training, variant=variant,
                       **{"inner_lr": ALPHA, **settings})  # fmt: skip
 
 
@@ -36,7 +35,7 @@ def test_three_rounds_by_hand(variant):
             three = [hand.batches(linear, site, number, p) for p in ("inner", "", "hessian")]
             for b1, b2, b3 in zip(*three, strict=True):  # as many of each
                 local[site] = local[site] - LR * outer_gradient(local[site], b1, b2, b3, variant)
-        w = hand.fedavg(linear, local)
+        w = hand.mean(linear, local)
         np.testing.assert_allclose(shared["global"].flat.numpy(), w, atol=2e-4)
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from methods import linear_by_hand as hand
-from methods import toy
+from methods import hand, toy
 from torch import nn
 
 from konsil.errors import ConfigError
@@ -16,7 +15,7 @@ LR, INNER_LR, LAMBDA, STEPS = 0.2, 0.1, 4.0, 3
 def federation(**settings) -> toy.Linear:
     usual = {"lambda": LAMBDA, "inner_lr": INNER_LR, "inner_steps": STEPS}
     training = {"lr": LR, "batch_size": 3}
-    return toy.Linear("pfedme", hand.two_sites(), training=training, **(usual | settings))
+    return toy.Linear("pfedme", hand.two_clouds(), training=training, **(usual | settings))
 
 
 @pytest.mark.parametrize("beta", [1.0, 0.6, 1.5])
@@ -35,7 +34,7 @@ def test_three_rounds_by_hand(beta):
                 local[site] = local[site] - LR * LAMBDA * (local[site] - theta)
             kept = linear.states[site].private["theta"].flat.numpy()
             np.testing.assert_allclose(kept, theta, atol=1e-5)
-        w = (1 - beta) * w + beta * hand.fedavg(linear, local)
+        w = (1 - beta) * w + beta * hand.mean(linear, local)
         np.testing.assert_allclose(shared["global"].flat.numpy(), w, atol=1e-5)
 
 
@@ -43,8 +42,8 @@ def test_one_inner_step_of_rate_one_over_lambda_is_fedavg_on_one_batch():
     """w - eta lambda (w - theta) = w - eta lambda inner_lr grad f(w)."""
     one_batch = {"lr": LR, "batch_size": 16}
     settings = {"lambda": 4.0, "inner_lr": 0.25, "inner_steps": 1}
-    ours = toy.Linear("pfedme", hand.two_sites(), training=one_batch, **settings)
-    fedavg = toy.Linear("fedavg", hand.two_sites(), training=one_batch)
+    ours = toy.Linear("pfedme", hand.two_clouds(), training=one_batch, **settings)
+    fedavg = toy.Linear("fedavg", hand.two_clouds(), training=one_batch)
     shared = {"global": ours.weights(*hand.START)}
     ends = [linear.round(shared)["global"].flat for linear in (ours, fedavg)]
     torch.testing.assert_close(ends[0], ends[1])
@@ -70,7 +69,7 @@ def test_a_pull_that_overshoots_is_refused():
         federation(inner_lr=None, **{"lambda": 10.0})
     federation(inner_lr=0.499)
     adam = {"optimizer": "adam", "lr": 0.5}  # whose steps have a length of their own
-    toy.Linear("pfedme", hand.two_sites(), training=adam)
+    toy.Linear("pfedme", hand.two_clouds(), training=adam)
 
 
 @pytest.mark.parametrize("running_statistics", ["average", "local"])
