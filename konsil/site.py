@@ -220,7 +220,7 @@ class Site:
         """The loss of these weights on each of the site's validation images, float64."""
         net = self._loaded(self._bench.evaluator, weights)
         losses = [self.task.losses(net(x), y) for x, y in self.validation_batches()]
-        return torch.cat(losses).double().cpu()
+        return torch.cat(losses).cpu().double()
 
     def validation_loss(self, weights: Weights) -> float:
         """The mean loss of these weights on the site's validation images."""
