@@ -68,7 +68,7 @@ class FedFomo(Method):
 
     def uploads(self, shared: Parts) -> dict[str, Layout]:
         """The site's model, and how useful it found the others'."""
-        model = self.context.initial(self.context.network)
+        model = shared[KEPT + self.context.sites[0]]
         return {"model": model.layout, "affinity": self.row_layout}
 
     def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from konsil.ingredients.soup import running_mean
+from konsil.ingredients.soup import first_of_the_last, running_mean
 from konsil.learner import OptimizerPolicy
 from konsil.method import Method, MethodSettings, Trained, Upload, method
 from konsil.site import Site
@@ -40,7 +40,7 @@ class FedSoup(Method):
         """Lines 3-12: train, and from round E on patch with the soup."""
         theta_g = shared["global"]
         theta_l = site.train(site.learner("global", theta_g)).weights()
-        if site.round > self.settings.start * self.context.rounds:
+        if site.round >= first_of_the_last(1 - self.settings.start, self.context.rounds):
             theta_l = self.patch(site, theta_l, theta_g)
         site.private["personal"] = theta_l
         return Upload().add("global", theta_l, weight=site.images)
