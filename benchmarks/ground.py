@@ -73,7 +73,7 @@ class Ground:
 
     def plan(
         self,
-        method: str,
+        method: str | dict[str, Any],
         size: int | None = None,
         threads: int = 1,
         engine: dict[str, Any] | None = None,
