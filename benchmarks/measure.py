@@ -49,18 +49,18 @@ class Goal:
 
 
 @dataclass(frozen=True)
-class Near:
-    """What a ratio is by definition, and which share it may be away from that."""
+class Defined:
+    """What a ratio is by definition, and which share it may be above that."""
 
     value: float
     share: float
 
     def met(self, ratio: Ratio) -> bool:
-        """Whether the median is near enough, from above or from below."""
-        return abs(ratio.median / self.value - 1) <= self.share
+        """Whether the median is not too far above; cheaper than by definition is no fault."""
+        return ratio.median / self.value - 1 <= self.share
 
     def __str__(self) -> str:
-        return f"within {self.share:.0%} of {self.value:.4g}"
+        return f"at most {self.share:.0%} above {self.value:.4g}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Figure:
 
     what: str
     ratio: Ratio
-    goal: Goal | Near | None = None
+    goal: Goal | Defined | None = None
 
     @property
     def met(self) -> bool | None:

@@ -7,14 +7,14 @@ from pathlib import Path
 from time import process_time
 
 from benchmarks.ground import Ground
-from benchmarks.measure import Figure, Near, Outcome, Ratio, interleave, warm_up
+from benchmarks.measure import Defined, Figure, Outcome, Ratio, interleave, warm_up
 from benchmarks.rounds import RoundByRound
 from konsil.engines import Engine
 from konsil.messages import Failure, Reply, Request
 from konsil.method import all_methods
 from konsil.plan import Plan
 
-WITHIN = 0.1  # of the definition
+WITHIN = 0.1  # above the definition
 BASE = "fedavg"
 
 
@@ -64,7 +64,7 @@ def methods(ground: Ground) -> Outcome:
                 times = interleave(sides, ground.scale.repeats, ground.progress)
             ratio = Ratio.of(times[name], times["FedAvg"])
             what = f"{name}: local round / FedAvg's"
-            outcome.figures.append(Figure(what, ratio, Near(ours.passes, WITHIN)))
+            outcome.figures.append(Figure(what, ratio, Defined(ours.passes, WITHIN)))
     return outcome
 
 
