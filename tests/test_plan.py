@@ -55,7 +55,7 @@ def test_the_hash_does_not_see_what_changes_no_number(
 def test_defaults_written_out_are_the_same_plan(make_plan: MakePlan):
     plan = make_plan(methods=["fedsm"])
     explicit = make_plan(
-        methods=[{"name": "fedsm", "label": "fedsm", "lambda": "auto"}],
+        methods=[{"name": "fedsm", "label": "fedsm", "lambda": 0.7}],
         task={"loss": "dice_ce"},
         training={"batch_size": 3, "lr": 1e-3},
         seeds=[0],

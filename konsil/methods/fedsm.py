@@ -41,7 +41,7 @@ class FedSMSettings(MethodSettings):
 
     # one number for all sites, {site: number}, or found by each site: auto (= auto-linesearch),
     # auto-shrinkage
-    lambda_: Lambda = Field("auto", alias="lambda")
+    lambda_: Lambda = Field(0.7, alias="lambda")
     lambda_guard: Literal["cross-fit", "none"] = "cross-fit"  # of auto-linesearch
     allow_extrapolation: bool = False  # lambda outside [1/K, 1], as one row of Table 7 has it
     # Table 6: softpull, or ft, apfl, perfedavg, pfedme, ditto; {name: apfl, alpha: 0.5} with
