@@ -10,8 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from konsil.method import SERVER_ONLY, Means
-from konsil.methods.fedavg import FedAvg
+from konsil.method import SERVER_ONLY, Means, Method
 from konsil.weights import Layout, Parts, Weights, mix
 
 
@@ -26,8 +25,8 @@ def partial_step(w: Weights, mean: Weights, lr: float) -> Weights:
     return mean.replaced(step)
 
 
-class ServerOptimised(FedAvg):
-    """FedAvg whose mean is handed to an optimiser at the server. The sites notice nothing."""
+class ServerOptimised(Method):
+    """The mean is handed to an optimiser at the server. Goes with FedAvg: sites notice nothing."""
 
     moments: ClassVar[tuple[str, ...]] = ()  # what the optimiser remembers between rounds
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from konsil.ingredients.server_optimizer import ServerOptimised
 from konsil.method import method
-from konsil.methods.fedavg import FedAvgSettings
+from konsil.methods.fedavg import FedAvg, FedAvgSettings
 from konsil.weights import Layout, Parts, Weights
 
 
@@ -27,7 +27,7 @@ class FedAdamSettings(FedAvgSettings):
 
 
 @method("fedadam", paper="Reddi et al., ICLR 2021, Algorithm 2")
-class FedAdam(ServerOptimised):
+class FedAdam(ServerOptimised, FedAvg):
     """FedAvg's mean, taken as a gradient for Adam at the server."""
 
     Settings = FedAdamSettings

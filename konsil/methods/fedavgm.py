@@ -7,7 +7,7 @@ from pydantic import Field
 
 from konsil.ingredients.server_optimizer import ServerOptimised
 from konsil.method import method
-from konsil.methods.fedavg import FedAvgSettings
+from konsil.methods.fedavg import FedAvg, FedAvgSettings
 from konsil.weights import Parts, Weights, mix
 
 
@@ -19,7 +19,7 @@ class FedAvgMSettings(FedAvgSettings):
 
 
 @method("fedavgm", paper="Hsu et al., 2019, Sec. 4.3")
-class FedAvgM(ServerOptimised):
+class FedAvgM(ServerOptimised, FedAvg):
     """FedAvg whose global model keeps part of its speed from round to round."""
 
     Settings = FedAvgMSettings

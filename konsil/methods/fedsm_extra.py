@@ -12,6 +12,7 @@ that for its own: all sites must mean the same by "the specialist of site k".
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
@@ -157,9 +158,9 @@ class TwoPhases(FedSM):
             site.private["global"] = shared["global"]
             self.study(site, [shared["global"], *(shared[frozen(s)] for s in self.context.sites)])
 
+    @abstractmethod
     def study(self, site: Site, models: list[Weights]) -> None:
         """What a site makes of the frozen models, the global one first."""
-        raise NotImplementedError
 
     def local(self, site: Site, shared: Parts) -> Upload:
         """One round of whatever phase it is."""
@@ -171,9 +172,9 @@ class TwoPhases(FedSM):
             return train_beside_fedavg(self.personaliser, site, shared)
         return self.select(site, shared)
 
+    @abstractmethod
     def select(self, site: Site, shared: Parts) -> Upload:
         """One round of the selector."""
-        raise NotImplementedError
 
     def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The global model and the specialist; in phase 2 the frozen ones."""
@@ -187,9 +188,9 @@ class TwoPhases(FedSM):
             return self.personaliser.measures(site)
         return self.selector_measures(site, shared)
 
+    @abstractmethod
     def selector_measures(self, site: Site, shared: Parts) -> dict[str, float]:
         """How good the selector is on the site's validation images."""
-        raise NotImplementedError
 
 
 class FedSMExtraSettings(TwoPhaseSettings):
