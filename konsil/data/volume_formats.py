@@ -1,0 +1,250 @@
+"""NIfTI by nibabel, MetaImage and NRRD by SimpleITK: reading as they mean it, and writing."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from konsil.data.findings import BadFile
+from konsil.data.grid import Affine, Volume
+from konsil.errors import DataError
+from konsil.files import replacing
+
+if TYPE_CHECKING:
+    import SimpleITK
+
+NIFTI = (".nii", ".nii.gz")
+ITK = {
+    ".mhd": "MetaImageIO",
+    ".mha": "MetaImageIO",
+    ".nrrd": "NrrdImageIO",
+    ".nhdr": "NrrdImageIO",
+}
+WRITABLE = (*NIFTI, ".mha", ".mhd", ".nrrd")
+LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # ITK and DICOM count to the left and the back
+HEADER_BYTES = 65536
+
+
+def suffix_of(path: Path) -> str:
+    """The suffix in small letters; `.nii.gz` counts as one."""
+    name = path.name.lower()
+    return ".nii.gz" if name.endswith(".nii.gz") else Path(name).suffix
+
+
+def unreadable(path: Path, kind: str) -> BadFile:
+    """A file that its library refuses."""
+    size = path.stat().st_size if path.exists() else 0
+    detail = f"no whole {kind} file, {size} bytes" if size else "empty file"
+    cure = "export or copy it again, or take it away"
+    return BadFile("volume that cannot be read", cure, detail)
+
+
+# --- NIfTI --------------------------------------------------------------------------------------
+
+
+def read_nifti(path: Path, channel: int | None) -> Volume:
+    """A NIfTI file; the affine is nibabel's choice of sform, qform or the voxel size alone."""
+    import nibabel
+
+    try:
+        image: Any = nibabel.load(path, mmap=False)
+        array = _nifti_values(image)
+        affine = np.asarray(image.affine, dtype=np.float64)
+    except Exception:  # whatever nibabel, gzip and zlib stumble over in a damaged file
+        raise unreadable(path, "NIfTI") from None
+    return Volume(_three_axes(array, channel, colour=array.dtype.names is not None), affine)
+
+
+def _nifti_values(image: Any) -> NDArray[Any]:
+    """Scaled values; integers stay integers if the scaling only adds a whole number."""
+    proxy = image.dataobj
+    raw: NDArray[Any] = proxy.get_unscaled()
+    if raw.dtype.kind in "iu" and proxy.slope == 1 and float(proxy.inter).is_integer():
+        return moved(raw, int(proxy.inter))
+    return np.asanyarray(proxy)
+
+
+def moved(array: NDArray[Any], offset: int) -> NDArray[Any]:
+    """The integers with an offset added, in their own type if it can hold them."""
+    if offset == 0:
+        return array
+    wide = array.astype(np.int64) + offset
+    limits = np.iinfo(array.dtype)
+    fits = wide.size and limits.min <= wide.min() and wide.max() <= limits.max
+    return wide.astype(array.dtype) if fits else wide
+
+
+def _three_axes(array: NDArray[Any], channel: int | None, colour: bool) -> NDArray[Any]:
+    """[i, j, k] or, of colour voxels (named fields R, G, B), [i, j, k, 3]."""
+    if colour:
+        array = np.stack([array[name] for name in ("R", "G", "B")], axis=-1)
+    spatial = array.shape[:-1] if colour else array.shape
+    beyond = [n for n in spatial[3:] if n != 1]
+    ones = (1,) * (3 - len(spatial))
+    array = array.reshape((*spatial[:3], *ones, *beyond, *((3,) if colour else ())))
+    return one_channel(array, channel, axis=3) if beyond else array
+
+
+def one_channel(array: NDArray[Any], channel: int | None, axis: int) -> NDArray[Any]:
+    """One of the volumes that a file holds along an axis."""
+    count = array.shape[axis]
+    if channel is None or not 0 <= channel < count or array.ndim > axis + 1:
+        cure = f"say which by `channel: 0` (or up to {count - 1}) in federation.yaml"
+        if array.ndim > axis + 1:
+            cure = "save every volume as a file of its own"
+        shape = " x ".join(map(str, array.shape))
+        raise BadFile("file of several volumes", cure, f"{count} channels, {shape}")
+    return np.take(array, channel, axis=axis)
+
+
+# --- MetaImage and NRRD -------------------------------------------------------------------------
+
+
+def read_itk(path: Path, channel: int | None) -> Volume:
+    """A MetaImage or NRRD file."""
+    import SimpleITK as sitk
+
+    reader = sitk.ImageFileReader()
+    reader.SetImageIO(ITK[suffix_of(path)])  # by its name, not by what else it might be
+    reader.SetFileName(str(path))
+    try:
+        image = reader.Execute()
+    except RuntimeError:
+        raise unreadable(path, "MetaImage" if "m" in suffix_of(path) else "NRRD") from None
+    array = itk_values(image)
+    components = image.GetNumberOfComponentsPerPixel()
+    if components > 1 and not (components == 3 and array.dtype == np.uint8 and channel is None):
+        array = one_channel(array, channel, axis=image.GetDimension())
+    if image.GetDimension() > 3:
+        array = one_channel(array, channel, axis=3)
+    elif image.GetDimension() == 2:
+        array = np.expand_dims(array, 2)
+    return Volume(array, _itk_affine(image))
+
+
+def itk_values(image: SimpleITK.Image) -> NDArray[Any]:
+    """The voxels as [i, j(, k)(, component)]; SimpleITK's order is the opposite."""
+    import SimpleITK as sitk
+
+    array: NDArray[Any] = sitk.GetArrayFromImage(image)
+    axes = image.GetDimension()
+    return array.transpose((*range(axes)[::-1], *range(axes, array.ndim)))
+
+
+def _itk_affine(image: SimpleITK.Image) -> Affine:
+    axes = image.GetDimension()
+    used = min(axes, 3)
+    affine = np.eye(4)
+    direction = np.reshape(image.GetDirection(), (axes, axes))[:used, :used]
+    affine[:used, :used] = direction * np.array(image.GetSpacing())[:used]
+    affine[:used, 3] = image.GetOrigin()[:used]
+    return LPS_TO_RAS @ affine
+
+
+def data_file(path: Path) -> Path | None:
+    """The file beside a MetaImage or NRRD header that holds its voxels, if it is not the same."""
+    name = _data_name(path)
+    if name is None:
+        return None
+    if not name or name.upper().startswith("LIST") or "%" in name:
+        cure = "save the volume as one .mha or .nrrd file"
+        raise BadFile("header with its voxels in several files", cure, name)
+    if Path(name).is_absolute() or os.path.normpath(name).startswith(".."):
+        cure = "put the data file beside its header, and its bare name into the header"
+        raise BadFile("header whose data file lies outside its folder", cure, name)
+    if not (path.parent / name).is_file():
+        cure = "put the data file beside its header, or export both again"
+        raise BadFile("header without its data file", cure, f"{name} is missing")
+    return path.parent / name
+
+
+def _data_name(path: Path) -> str | None:
+    with path.open("rb") as file:
+        text = file.read(HEADER_BYTES).decode("latin-1")
+    separator = "=" if "MetaImage" in ITK[suffix_of(path)] else ":"
+    for line in text.splitlines():
+        key, _, value = line.partition(separator)
+        if key.strip().lower() in ("elementdatafile", "data file", "datafile"):
+            return None if value.strip().upper() == "LOCAL" else value.strip()
+        if separator == ":" and not line.strip():
+            return None  # an NRRD header ends at the first empty line
+    return None
+
+
+# --- writing ------------------------------------------------------------------------------------
+
+
+def write_volume(path: Path, volume: Volume) -> None:
+    """Write a volume, whole or not at all; the suffix says in which format.
+
+    NIfTI keeps the affine to single precision, as its header does. Of `.mhd` the `.raw` file is
+    replaced first.
+    """
+    suffix = suffix_of(path)
+    if suffix not in WRITABLE:
+        raise DataError(f"{path}: volumes are written as {', '.join(WRITABLE)}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (_write_nifti if suffix in NIFTI else _write_itk)(path, volume)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or "SimpleITK refuses"
+        raise DataError(f"{path}: cannot be written ({reason}); choose another place") from None
+
+
+def _write_nifti(path: Path, volume: Volume) -> None:
+    import nibabel
+
+    image: Any = nibabel.Nifti1Image(_storable(volume.array), volume.affine)
+    image.header.set_xyzt_units("mm")
+    image.set_sform(volume.affine, code="scanner")
+    # A quaternion cannot say shear: then it says nothing, and readers take the sform.
+    image.set_qform(volume.affine, code="unknown" if _is_sheared(volume.affine) else "scanner")
+    with replacing(path) as file:
+        if suffix_of(path) == ".nii":
+            image.to_stream(file)
+        else:
+            # Neither name nor time inside: equal volumes are equal files.
+            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+                image.to_stream(packed)
+
+
+def _storable(array: NDArray[Any]) -> NDArray[Any]:
+    if array.ndim == 4:
+        fields = np.dtype([(name, np.uint8) for name in "RGB"])
+        return np.ascontiguousarray(array, dtype=np.uint8).view(fields)[..., 0]
+    if array.dtype == bool:
+        return array.astype(np.uint8)
+    if array.dtype in (np.int64, np.uint64):  # few programs read 64-bit NIfTI
+        low, high = array.min(), array.max()
+        return array.astype(np.int32 if low >= -(2**31) and high < 2**31 else np.float64)
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def _is_sheared(affine: Affine) -> bool:
+    axes = affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)
+    return not np.allclose(axes.T @ axes, np.eye(3), atol=1e-5)
+
+
+def _write_itk(path: Path, volume: Volume) -> None:
+    import SimpleITK as sitk
+
+    colour = volume.array.ndim == 4
+    axes = (2, 1, 0, 3) if colour else (2, 1, 0)
+    values = np.ascontiguousarray(volume.array.transpose(axes))
+    image = sitk.GetImageFromArray(
+        values.astype(np.uint8) if values.dtype == bool else values, colour
+    )
+    affine = LPS_TO_RAS @ volume.affine
+    image.SetSpacing(volume.spacing)
+    image.SetDirection((affine[:3, :3] / volume.spacing).ravel().tolist())
+    image.SetOrigin(affine[:3, 3].tolist())
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as beside:
+        sitk.WriteImage(image, str(Path(beside) / path.name))
+        for part in sorted(Path(beside).iterdir(), key=lambda file: file.name == path.name):
+            os.replace(part, path.parent / part.name)
