@@ -27,6 +27,9 @@ from pydantic import (
 from konsil.errors import ConfigError
 
 SYNTHETIC = ("retina", "prostate", "pathology")
+SOURCES = ("synthetic", "folder", "csv", "file")
+CACHE_LIMIT = "50 GB"  # of decoded images, unless said otherwise
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 class Block(BaseModel):
@@ -47,12 +50,13 @@ class Block(BaseModel):
 
 
 class FederationConfig(Block):
-    """Where the images of which sites are. Exactly one of synthetic, folder and csv is given."""
+    """Where the images of which sites are. Exactly one of the four sources is given."""
 
     synthetic: Literal["retina", "prostate", "pathology"] | None = None
     images: dict[str, int] | None = None  # synthetic only: images a site; default: the built-in
     folder: Path | None = None
     csv: Path | None = None
+    file: Path | None = None  # a federation.yaml, or the folder that holds it
     sites: list[str] | None = None  # keep these sites only, in this order
     image_size: int = Field(64, ge=16)
     channels: Literal[1, 3] = 3
@@ -60,8 +64,9 @@ class FederationConfig(Block):
     split: tuple[float, float, float] = (0.5, 0.25, 0.25)
     split_seed: int = 0
     cache: Path | None = None  # default: $KONSIL_CACHE, or ~/.cache/konsil
+    cache_limit: int | str | None = None  # default: $KONSIL_CACHE_LIMIT, or CACHE_LIMIT
 
-    @field_validator("folder", "csv", "cache")
+    @field_validator("folder", "csv", "file", "cache")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return None if path is None else Path(os.path.expandvars(path)).expanduser()
@@ -75,12 +80,14 @@ class FederationConfig(Block):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        given = [k for k in ("synthetic", "folder", "csv") if getattr(self, k) is not None]
+        given = [k for k in SOURCES if getattr(self, k) is not None]
         if len(given) != 1:
             raise ValueError(
-                f"give exactly one of synthetic ({', '.join(SYNTHETIC)}), folder and csv; "
+                f"give exactly one of synthetic ({', '.join(SYNTHETIC)}), folder, csv and file; "
                 f"found {' and '.join(given) or 'none'}"
             )
+        if self.file is not None and self.patient_pattern is not None:
+            raise ValueError("patient_pattern: with file, `patient` stands in the federation file")
         if self.images is not None and self.synthetic is None:
             raise ValueError("images: a count a site goes with synthetic only")
         return self
@@ -91,6 +98,32 @@ class FederationConfig(Block):
         if self.cache is not None:
             return self.cache
         return Path(os.environ.get("KONSIL_CACHE", "~/.cache/konsil")).expanduser()
+
+    @field_validator("cache_limit")
+    @classmethod
+    def _readable(cls, limit: int | str | None) -> int | str | None:
+        if limit is not None:
+            number_of_bytes(limit)
+        return limit
+
+    @property
+    def cache_limit_bytes(self) -> int:
+        """How large the cache may grow."""
+        if self.cache_limit is not None:
+            return number_of_bytes(self.cache_limit)
+        given = os.environ.get("KONSIL_CACHE_LIMIT", CACHE_LIMIT)
+        try:
+            return number_of_bytes(given)
+        except ValueError as error:
+            raise ConfigError(f"KONSIL_CACHE_LIMIT = {given!r}: {error}") from None
+
+
+def number_of_bytes(text: int | str) -> int:
+    """Bytes, as a number or as one writes them: 20 GB."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*)\s*((?:[KMGT]?B)?)\s*", str(text).upper())
+    if match is None:
+        raise ValueError("must be a number of bytes, such as 20 GB")
+    return int(float(match[1]) * UNITS[match[2]])
 
 
 class TaskConfig(Block):
@@ -278,18 +311,7 @@ def read_experiment(
     path: Path, overrides: list[str] | None = None, plugins: Sequence[Path] = ()
 ) -> Experiment:
     """The experiment of a YAML file, with `key=value` laid over it and these plugins added."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such experiment file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {_trouble(error)}") from None
-    if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: an experiment is a mapping of keys, such as `rounds: 30`")
+    raw = parse_yaml(path, "experiment")
     for override in overrides or []:
         _lay_over(raw, override)
     experiment = check_experiment(raw, str(path))
@@ -297,6 +319,37 @@ def read_experiment(
         return experiment
     files = [str(plugin) for plugin in (*experiment.plugins, *plugins)]
     return check_experiment(raw | {"plugins": files}, str(path))
+
+
+def parse_yaml(path: Path, what: str) -> dict[str, Any]:
+    """The keys of a YAML file; a key that stands twice is refused rather than overruled."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such {what} file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    try:
+        raw = yaml.load(text, _EveryKeyOnce)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {_trouble(error)}") from None
+    if not isinstance(raw, dict):
+        raise ConfigError(f"{path}: this {what} file holds no mapping of keys, `key: value`")
+    return raw
+
+
+class _EveryKeyOnce(yaml.SafeLoader):
+    """YAML lets the last of two equal keys win silently: here that is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str | int) and key in keys:
+                problem = f"the key {key} stands twice in one block"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
+            keys.add(str(key) if not isinstance(key, str | int) else key)
+        return super().construct_mapping(node, deep)
 
 
 def check_experiment(raw: dict[str, Any], source: str) -> Experiment:

@@ -154,7 +154,7 @@ class Plan:
         experiment.pop("name")
         experiment.pop("plugins")  # where they lie; what they hold is below
         experiment["server"].pop("means_only")  # it refuses methods, and changes none
-        for place in ("folder", "csv", "cache"):
+        for place in ("folder", "csv", "file", "cache", "cache_limit"):
             experiment["federation"].pop(place)
         return {
             **self._plugins(),

@@ -198,8 +198,8 @@ def test_a_folder_is_no_file(tmp_path: Path):
     [
         (b"rounds: [1", "not valid YAML: line 1"),
         (b"a: 1\nrounds: 3: 4\n", "not valid YAML: line 2: mapping values are not allowed here"),
-        (b"- fedavg\n- fedsm\n", "an experiment is a mapping of keys, such as `rounds: 30`"),
-        (b"", "an experiment is a mapping of keys"),
+        (b"- fedavg\n- fedsm\n", "this experiment file holds no mapping of keys"),
+        (b"", "holds no mapping of keys"),
         (b"rounds: 3\nname: \xff\n", "cannot be read"),
     ],
 )

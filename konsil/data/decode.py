@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,18 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile, Findings
-from konsil.data.readers import Picture, mask_values, read_mask, read_picture, structure_planes
-from konsil.data.recipe import THREADS, Digests, Recipe
+from konsil.data.recipe import THREADS, Digests, Reading, Recipe
 from konsil.data.sources import Item
+from konsil.data.studies import Study, open_study, some
 
 Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class _Decoded:
-    picture: Picture
+    image: NDArray[np.uint8]
     target: NDArray[Any]
-    values: frozenset[int] = frozenset()  # of the mask
+    values: frozenset[int]  # of its masks
+    structures: frozenset[str]  # that are marked anywhere
+    brightest: int | None  # of a 16-bit image, before it was scaled to 8 bit
 
 
 @dataclass(frozen=True)
@@ -36,50 +37,39 @@ class _Decoder:
     recipe: Recipe
     digests: Digests
 
-    def __call__(self, item: Item) -> _Decoded | tuple[str, BadFile]:
-        """The item's arrays, or the file that cannot be used and why."""
-        name = item.image
+    def __call__(self, items: list[Item]) -> list[_Decoded] | BadFile:
+        """The arrays of all wanted planes of one file, or why it cannot be used."""
         try:
-            picture = read_picture(self._bytes(name), self.recipe.channels, self.recipe.size)
-            if self.recipe.classes:
-                return _Decoded(picture, np.array(self.recipe.classes.index(item.label), "<i8"))
-            name = item.label
-            mask = read_mask(self._bytes(name))
-            values = mask_values(mask)
-            self._check_mask(mask, values, picture)
+            study = open_study(self.root, items[0], self.recipe.reading(items[0].site))
+            self._check_unchanged(study)
         except BadFile as bad:
-            return name, bad
-        planes = structure_planes(mask, list(self.recipe.structures), self.recipe.size)
-        return _Decoded(picture, planes, values)
-
-    def _bytes(self, name: str) -> bytes:
-        try:
-            data = (self.root / name).read_bytes()
-        except OSError as error:
-            raise BadFile("file that cannot be opened", "check it", str(error.strerror)) from None
-        if hashlib.sha256(data).hexdigest() != self.digests[name]:
-            raise BadFile("file that changed while it was read", "run again when it is at rest")
-        return data
-
-    def _check_mask(self, mask: NDArray[Any], values: frozenset[int], picture: Picture) -> None:
-        size = mask.shape[1], mask.shape[0]
-        if size != picture.original:
-            detail = "mask {} x {}, image {} x {}".format(*size, *picture.original)
-            raise BadFile("mask of another size than its image", "export both alike", detail)
-        known = self.recipe.known_values
-        unknown = sorted(values - known) if known is not None else []
-        if unknown:
-            mapping = ", ".join(f"{name}: {numbers}" for name, numbers in self.recipe.structures)
-            raise BadFile(
-                "mask value that task.structures does not mention",
-                f"task.structures is {{{mapping}}}, and 0 is background: add the value to a "
-                "structure or mend the mask (JPEG changes values: save masks as PNG)",
-                f"{'value' if len(unknown) == 1 else 'values'} {_some(unknown)}",
+            return bad
+        brightest = int(study.raw.max()) if study.sixteen_bit else None
+        values = study.values
+        structures = frozenset(name for name, area in study.areas.items() if area)
+        return [
+            _Decoded(
+                study.image(item.plane, self.recipe.channels, self.recipe.size),
+                self._target(study, item),
+                values,
+                structures,
+                brightest,
             )
+            for item in items
+        ]
 
+    def _target(self, study: Study, item: Item) -> NDArray[Any]:
+        if self.recipe.classes:
+            return np.array(self.recipe.classes.index(item.label), "<i8")
+        return study.target(item.plane, self.recipe.size)
 
-def _some(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values[:5])) + (", ..." if len(values) > 5 else "")
+    def _check_unchanged(self, study: Study) -> None:
+        for name, found in study.digests.items():
+            if found != self.digests[name]:
+                cure = "run again when it is at rest"
+                bad = BadFile("file that changed while it was read", cure)
+                bad.name = name
+                raise bad
 
 
 # --- all of them --------------------------------------------------------------------------------
@@ -101,46 +91,56 @@ def write_arrays(
     found = Findings()
     seen: dict[str, _SiteFacts] = {}
     with ThreadPool(THREADS) as pool:
-        results = pool.imap(_Decoder(root, recipe, digests), items, chunksize=4)
+        files = [list(group) for _, group in groupby(items, key=lambda item: item.image)]
+        decoded = pool.imap(_Decoder(root, recipe, digests), files, chunksize=4)
+        results = _one_by_one(files, decoded, found)
         for site, group in groupby(items, key=lambda item: item.site):
-            seen[site] = _SiteFacts(recipe)
-            _write_site(folder / site, list(group), results, seen[site], found, report)
+            seen[site] = _SiteFacts(recipe.reading(site))
+            _write_site(folder / site, list(group), results, seen[site], report)
     found.raise_if_any(root)
-    if recipe.structures and recipe.known_values is None:
+    if recipe.structures and all(recipe.reading(s).known_values is None for s in seen):
         _check_one_value({site: facts.values for site, facts in seen.items()}, found)
         found.raise_if_any(root)
     return {site: facts.as_json() for site, facts in seen.items()}
 
 
+def _one_by_one(
+    files: list[list[Item]], decoded: Iterator[list[_Decoded] | BadFile], found: Findings
+) -> Iterator[_Decoded | None]:
+    """The planes of all files in their order; None for each that is not to be had."""
+    for items, result in zip(files, decoded, strict=True):
+        if isinstance(result, BadFile):
+            found.add_file(result.name, result)
+            yield from [None] * len(items)
+        else:
+            yield from result
+
+
 class _SiteFacts:
     """What can only be known after decoding, kept for the warnings of later runs."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
+    def __init__(self, reading: Reading) -> None:
+        self._structures = reading.structures
         self.values: set[int] = set()
+        self._marked: set[str] = set()
         self._brightest: int | None = None
 
     def see(self, decoded: _Decoded) -> None:
         self.values |= decoded.values
-        brightest = decoded.picture.brightest
-        if brightest is not None:
-            self._brightest = max(brightest, self._brightest or 0)
+        self._marked |= decoded.structures
+        if decoded.brightest is not None:
+            self._brightest = max(decoded.brightest, self._brightest or 0)
 
     def as_json(self) -> dict[str, Any]:
-        empty = [
-            name
-            for name, values in self._recipe.structures
-            if not (self.values if values is None else self.values & set(values))
-        ]
+        empty = [name for name, _ in self._structures if name not in self._marked]
         return {"empty_structures": empty, "brightest_16_bit": self._brightest}
 
 
 def _write_site(
     folder: Path,
     items: list[Item],
-    results: Iterator[_Decoded | tuple[str, BadFile]],
+    results: Iterator[_Decoded | None],
     facts: _SiteFacts,
-    found: Findings,
     report: Report | None,
 ) -> None:
     done = 0
@@ -151,12 +151,10 @@ def _write_site(
         with _ArrayFile(images, rows) as image_file, _ArrayFile(targets, rows) as target_file:
             for _ in range(rows):
                 decoded = next(results)
-                if isinstance(decoded, _Decoded):
-                    image_file.append(decoded.picture.pixels)
+                if decoded is not None:
+                    image_file.append(decoded.image)
                     target_file.append(decoded.target)
                     facts.see(decoded)
-                else:
-                    found.add_file(*decoded)
                 done += 1
                 if report is not None:
                     report(folder.name, done, len(items))
@@ -204,8 +202,8 @@ def _check_one_value(values: Mapping[str, set[int]], found: Findings) -> None:
     for site, present in values.items():
         found.add(
             "masks with several values, and task.structures does not say what they mean",
-            f"{site}: {_some(sorted(present)) or 'none'}",
+            f"{site}: {some(sorted(present)) or 'none'}",
             f"write which values are which structure, for example task.structures: "
-            f"{{first: {every[:1]}, second: {every[1:2]}}}, or {{foreground: [{_some(every)}]}} "
+            f"{{first: {every[:1]}, second: {every[1:2]}}}, or {{foreground: [{some(every)}]}} "
             "if all mean the same",
         )

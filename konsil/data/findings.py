@@ -13,6 +13,7 @@ class BadFile(Exception):
     def __init__(self, what: str, cure: str, detail: str = "") -> None:
         super().__init__(what, cure, detail)
         self.what, self.cure, self.detail = what, cure, detail
+        self.name = ""  # of the file, for those who opened several at once
 
 
 class Findings:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from konsil.data.listing import Listing
 from konsil.data.recipe import Digests, Recipe
 from konsil.data.sources import SPLITS, Item
 
@@ -14,7 +15,11 @@ DARK = 65535 // 4  # a 16-bit image that uses less than this loses its greys at 
 
 
 def warnings_about(
-    items: Sequence[Item], recipe: Recipe, facts: Mapping[str, Any], digests: Digests
+    items: Sequence[Item],
+    recipe: Recipe,
+    facts: Mapping[str, Any],
+    digests: Digests,
+    listing: Listing,
 ) -> list[str]:
     """One sentence for each thing that is legal but unlikely to be meant."""
     notes = []
@@ -23,7 +28,7 @@ def warnings_about(
         notes += _small_splits(site, own)
         notes += _missing_classes(site, own, recipe.classes) if recipe.classes else []
         notes += _from_pixels(site, facts[site], recipe)
-    return notes + _copies(items, digests)
+    return notes + _copies(items, digests) + shared_patients(items, listing)
 
 
 def _small_splits(site: str, items: Sequence[Item]) -> list[str]:
@@ -39,7 +44,10 @@ def _missing_classes(site: str, items: Sequence[Item], classes: Sequence[str]) -
     present = {split: {i.label for i in items if i.split == split} for split in SPLITS}
     anywhere = set[str]().union(*present.values())
     if len(anywhere) == 1:
-        return [f"site {site}: only the class {min(anywhere)}; AUC is left out for it"]
+        return [
+            f"site {site}: only the class {min(anywhere)}; AUC is left out for it. A model cannot "
+            "learn the difference there: add images of the other class or leave the site out"
+        ]
     notes = [
         f"site {site}: no image of the class {name}" for name in classes if name not in anywhere
     ]
@@ -80,4 +88,22 @@ def _copies(items: Sequence[Item], digests: Digests) -> list[str]:
     return [
         f"{len(pairs)} image(s) occur again in another split, such as {a.image} ({a.split}) and "
         f"{b.image} ({b.split}); take the copies away or give both the same patient"
+    ]
+
+
+def shared_patients(items: Sequence[Item], listing: Listing) -> list[str]:
+    """One id at two sites: perhaps one person, of whom a model would know more than it should."""
+    sites: dict[str, dict[str, Item]] = {}
+    for item in items:
+        if item.site in listing.real_patients:
+            sites.setdefault(item.patient, {}).setdefault(item.site, item)
+    twice = [(patient, at) for patient, at in sites.items() if len(at) > 1]
+    if not twice:
+        return []
+    patient, at = twice[0]
+    where = " and ".join(f"{site} ({item.image})" for site, item in at.items())
+    count = f"{len(twice)} patient ids occur" if len(twice) > 1 else "1 patient id occurs"
+    return [
+        f"{count} at several sites, such as {patient} at {where}; if that is one person, keep them "
+        "at one site; if the sites only number alike, nothing is wrong"
     ]

@@ -1,9 +1,8 @@
-"""From the bytes of a file to an array of the network's size."""
+"""Pictures: from the bytes of a file to values, and from there to the network's size."""
 
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,40 +10,56 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from konsil.data.findings import BadFile
+from konsil.data.intensity import Window, to_eight_bit
+from konsil.data.recipe import Codes
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 SIXTEEN_BIT = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A decoded and resized image."""
-
-    pixels: NDArray[np.uint8]  # [C, size, size]
-    original: tuple[int, int]  # width and height in the file
-    brightest: int | None  # of a 16-bit image, before it was scaled to 8 bit
+def read_picture(data: bytes) -> Image.Image:
+    """An image as it stands in the file. The EXIF orientation is left alone."""
+    return _decode(data)
 
 
-def read_picture(data: bytes, channels: int, size: int) -> Picture:
-    """An image as uint8, antialiased to size x size. The EXIF orientation is left alone."""
-    image = _decode(data)
-    brightest = None
+def intensities(image: Image.Image) -> NDArray[Any]:
+    """What the file says of each pixel, [H, W] or [H, W, C]; palettes are looked up."""
     if image.mode in SIXTEEN_BIT:
-        wide = _sixteen_bit(image)
-        brightest = int(wide.max())
-        image = Image.fromarray(((wide + 128) // 257).astype(np.uint8))  # 65535 becomes 255
-    elif image.mode == "F":
-        raise BadFile("image of floating-point pixels", "save it with 8 or 16 bit a pixel")
-    original = image.size
+        return _sixteen_bit(image)
+    if image.mode in ("1", "P", "PA", "CMYK", "YCbCr", "RGBA", "LA"):
+        image = image.convert("L" if image.mode in ("1", "LA") else "RGB")
+    return np.asarray(image)
+
+
+def eight_bit(image: Image.Image, window: Window | None) -> Image.Image:
+    """The image with 8 bit a channel, stretched to a window if there is one."""
+    if window is not None:
+        return Image.fromarray(to_eight_bit(intensities(image), window))
+    if image.mode in SIXTEEN_BIT:  # 65535 becomes 255
+        return Image.fromarray(((_sixteen_bit(image) + 128) // 257).astype(np.uint8))
+    if image.mode == "F":
+        cure = "save it with 8 or 16 bit a pixel, or give a window in a federation file"
+        raise BadFile("image of floating-point pixels", cure)
+    return image
+
+
+def fit(image: Image.Image, channels: int, size: int) -> NDArray[np.uint8]:
+    """An 8-bit image as the network sees it, [C, size, size], antialiased."""
     image = image.convert("L" if channels == 1 else "RGB")
     image = image.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0)
     pixels = np.asarray(image).reshape(size, size, channels).transpose(2, 0, 1)
-    return Picture(np.ascontiguousarray(pixels), original, brightest)
+    return np.ascontiguousarray(pixels)
 
 
-def read_mask(data: bytes) -> NDArray[Any]:
-    """The values of a mask, [H, W], as they stand in the file. Palette masks give their index."""
+def read_mask(data: bytes, colours: bool = False) -> NDArray[Any]:
+    """The values of a mask, [H, W], as they stand in the file. Palette masks give their index.
+
+    With `colours` a value is 0xRRGGBB.
+    """
     image = _decode(data)
+    if colours:
+        red, green, blue = np.moveaxis(np.asarray(image.convert("RGB")).astype(np.int64), 2, 0)
+        return np.asarray((red << 16) | (green << 8) | blue)
     if image.mode in SIXTEEN_BIT:
         return _sixteen_bit(image)
     if image.mode in ("1", "LA", "La"):
@@ -52,7 +67,11 @@ def read_mask(data: bytes) -> NDArray[Any]:
     values = np.asarray(image)
     if image.mode in ("RGB", "RGBA"):
         if np.ptp(values[..., :3], axis=2).any():
-            raise BadFile("coloured mask", "save masks in greyscale, one value a structure")
+            cure = (
+                "save masks in greyscale, one value a structure; or say in a federation file "
+                'which colour is which, such as structures: {cup: ["#ff0000"]}'
+            )
+            raise BadFile("coloured mask", cure)
         return values[..., 0]
     if image.mode not in ("L", "P"):
         cure = "save masks in greyscale, one value a structure"
@@ -60,24 +79,25 @@ def read_mask(data: bytes) -> NDArray[Any]:
     return values
 
 
-def mask_values(mask: NDArray[Any]) -> frozenset[int]:
-    """The values that occur in a mask, without background."""
+def mask_values(mask: NDArray[Any]) -> dict[int, int]:
+    """The values that occur in a mask, and how often."""
     if mask.dtype == np.uint8:
-        present = np.flatnonzero(np.bincount(mask.ravel(), minlength=256))
-    else:
-        present = np.unique(mask)
-    return frozenset(present.tolist()) - {0}
+        counts = np.bincount(mask.ravel(), minlength=256)
+        return {int(value): int(counts[value]) for value in np.flatnonzero(counts)}
+    present, times = np.unique(mask, return_counts=True)
+    return dict(zip(present.tolist(), times.tolist(), strict=True))
 
 
-def structure_planes(
-    mask: NDArray[Any], structures: list[tuple[str, list[int] | None]], size: int
-) -> NDArray[np.uint8]:
-    """One 0/1 plane a structure, [S, size, size]; None stands for every value but 0."""
+def shrink(mask: NDArray[Any], size: int) -> NDArray[Any]:
+    """The mask's values at size x size, each taken from the nearest pixel."""
     height, width = mask.shape
-    rows, columns = _nearest(height, size), _nearest(width, size)
-    small = mask[rows[:, None], columns]
-    planes = [small != 0 if values is None else np.isin(small, values) for _, values in structures]
-    return np.stack(planes).astype(np.uint8)
+    values: NDArray[Any] = mask[_nearest(height, size)[:, None], _nearest(width, size)]
+    return values
+
+
+def marked(values: NDArray[Any], codes: Codes, background: int) -> NDArray[np.bool_]:
+    """Where a structure is."""
+    return values != background if codes is None else np.isin(values, codes)
 
 
 def _nearest(length: int, size: int) -> NDArray[np.int64]:

@@ -6,17 +6,48 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import Any, Literal
 
 from konsil.data.findings import BadFile, Findings
-from konsil.data.sources import Item
+from konsil.data.intensity import Window
+from konsil.data.sources import SUFFIXES, Item
 
 THREADS = min(8, os.cpu_count() or 1)  # PIL and hashing release the lock; results do not depend
 FORMAT = 1  # of the arrays; a change of the readers that changes pixels raises it
 
 Digests = Mapping[str, str]  # file, relative to the federation's folder -> sha256 of its bytes
+Codes = tuple[int, ...] | None  # the mask values of a structure; None: every one but background
+View = Literal["axial", "coronal", "sagittal"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the files of one site are read."""
+
+    structures: tuple[tuple[str, Codes], ...] = ()
+    background: int = 0
+    colours: bool = False  # mask values are colours, as 0xRRGGBB
+    window: Window | None = None  # None: all of the pixel type, or volumes' usual one
+    view: View = "axial"  # volumes: how they are sliced
+    channel: int | None = None  # volumes of several: which
+    series: str | None = None  # DICOM folders of several: which, by its description
+    check_geometry: bool = True  # a volume's mask must lie where the volume lies
+    mapping: str = field(default="task.structures", compare=False)  # its name in messages
+
+    @property
+    def known_values(self) -> set[int] | None:
+        """The mask values that mean something; None if any one value may be the foreground."""
+        lists = [codes for _, codes in self.structures if codes is not None]
+        return {value for values in lists for value in values} if lists else None
+
+    def identity(self) -> dict[str, Any]:
+        """What can change a pixel."""
+        values = asdict(self)
+        del values["mapping"]
+        return values
 
 
 @dataclass(frozen=True)
@@ -25,30 +56,34 @@ class Recipe:
 
     channels: int
     size: int
-    structures: tuple[tuple[str, list[int] | None], ...] = ()  # None: every value but 0
+    structures: tuple[tuple[str, Codes], ...] = ()
     classes: tuple[str, ...] = ()
+    readings: Mapping[str, Reading] = field(default_factory=dict)  # where a site has its own
+
+    def reading(self, site: str) -> Reading:
+        """How a site's files are read."""
+        return self.readings.get(site, Reading(self.structures))
 
     @property
     def labels(self) -> list[str]:
         """Structure names, or class names."""
         return [name for name, _ in self.structures] or list(self.classes)
 
-    @property
-    def known_values(self) -> set[int] | None:
-        """The mask values that mean something; None if any one value may be the foreground."""
-        lists = [values for _, values in self.structures if values is not None]
-        return {value for values in lists for value in values} if lists else None
-
     def files(self, item: Item) -> list[str]:
-        """The files that an item is made of."""
-        return [item.image, item.label] if self.structures else [item.image]
+        """The files (or folders of a series) that an item is made of."""
+        return [item.image, *mask_files(item)] if self.structures else [item.image]
+
+
+def mask_files(item: Item) -> list[str]:
+    """The masks of an item, in the order of its structures."""
+    return [path for _, path in item.masks] or [item.label]
 
 
 def hash_files(root: Path, names: Sequence[str]) -> Digests:
     """The sha256 of every file: content decides what is cached, never a date or a path."""
     found = Findings()
     with ThreadPool(THREADS) as pool:
-        results = pool.map(lambda name: _digest(root / name), names, chunksize=16)
+        results = pool.map(lambda name: _digest_or_bad(root / name), names, chunksize=16)
     for name, result in zip(names, results, strict=True):
         if isinstance(result, BadFile):
             found.add_file(name, result)
@@ -56,23 +91,52 @@ def hash_files(root: Path, names: Sequence[str]) -> Digests:
     return {name: str(result) for name, result in zip(names, results, strict=True)}
 
 
-def _digest(path: Path) -> str | BadFile:
+def _digest_or_bad(path: Path) -> str | BadFile:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return digest(path)
+    except BadFile as bad:
+        return bad
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a file; of a volume in several files, over the sha256 of each."""
+    parts = _parts(path)
+    try:
+        digests = [hashlib.sha256(part.read_bytes()) for part in parts]
     except OSError as error:
-        return BadFile("file that cannot be opened", "check its permissions", str(error.strerror))
+        cure = "check its permissions"
+        raise BadFile("file that cannot be opened", cure, str(error.strerror)) from None
+    if len(parts) == 1:
+        return digests[0].hexdigest()
+    return hashlib.sha256(b"".join(one.digest() for one in digests)).hexdigest()
+
+
+def _parts(path: Path) -> list[Path]:
+    if path.suffix.lower() in SUFFIXES:  # pictures need no library for volumes
+        return [path]
+    from konsil.data.volumes import is_volume, parts_of
+
+    return parts_of(path) if is_volume(path) else [path]
 
 
 def fingerprint(recipe: Recipe, items: Sequence[Item], digests: Digests) -> str:
     """A sha256 that changes exactly if the arrays, their order or their sites change."""
     rows = [
         [item.site, item.split, digests[item.image], _label_identity(recipe, item, digests)]
+        + ([] if item.plane is None else [item.plane])
         for item in items
     ]
-    structures = [[name, values and sorted(set(values))] for name, values in recipe.structures]
+    structures = [[name, codes and sorted(set(codes))] for name, codes in recipe.structures]
     whole = [FORMAT, recipe.channels, recipe.size, structures, recipe.classes, rows]
+    plain = Reading(recipe.structures)
+    special = {s: r.identity() for s, r in sorted(recipe.readings.items()) if r != plain}
+    if special:  # sites that are read in the plain way have the fingerprint of a plain folder
+        whole.append(special)
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
 
 
-def _label_identity(recipe: Recipe, item: Item, digests: Digests) -> str:
-    return digests[item.label] if recipe.structures else item.label
+def _label_identity(recipe: Recipe, item: Item, digests: Digests) -> str | list[str]:
+    if not recipe.structures:
+        return item.label
+    masks = [digests[path] for path in mask_files(item)]
+    return masks if item.masks else masks[0]

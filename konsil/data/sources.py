@@ -15,6 +15,7 @@ SPLITS = ("train", "val", "test")
 # rows of results.csv, the pooled images and a model of the super model: none of them is a site
 RESERVED_SITES = ("client_average", "global", "all-sites", "selector")
 READABLE = "PNG, JPEG, BMP or TIFF"
+VOLUME_SUFFIXES = (".nii.gz", ".nii", ".mhd", ".mha", ".nrrd", ".nhdr", ".dcm", ".ima")
 
 
 @dataclass(frozen=True)
@@ -23,40 +24,64 @@ class Item:
 
     site: str
     image: str
-    label: str  # segmentation: the mask's path; classification: the class
+    label: str  # the mask's path, or the class; "" where every structure has a mask of its own
     patient: str
     split: str = ""  # "" until it is drawn
+    masks: tuple[tuple[str, str], ...] = ()  # one file a structure: (structure, path)
+    plane: int | None = None  # of a volume: which slice
+
+    @property
+    def name(self) -> str:
+        """The image in messages: its file, and the slice of a volume."""
+        return self.image if self.plane is None else f"{self.image} (slice {self.plane})"
 
 
 class Patients:
-    """Patient ids from file names: group 1 of a pattern, or every image its own patient."""
+    """Patient ids from file names: group 1 of a pattern, or every image its own patient.
 
-    def __init__(self, pattern: str | None) -> None:
+    The pattern is searched in the name without its suffix, or in the path if it has a slash.
+    """
+
+    def __init__(self, pattern: str | None, key: str = "federation.patient_pattern") -> None:
+        self._key = key
         try:
             self._pattern = None if pattern is None else re.compile(pattern)
         except re.error as error:
-            raise ConfigError(
-                f"federation.patient_pattern = {pattern!r}: not a regular expression ({error})"
-            ) from None
+            raise ConfigError(f"{key} = {pattern!r}: not a regular expression ({error})") from None
         if self._pattern is not None and self._pattern.groups < 1:
             raise ConfigError(
-                f"federation.patient_pattern = {pattern!r}: put the patient's part of the name "
-                r"into brackets, such as ^(.+)_\d+$"
+                f"{key} = {pattern!r}: put the patient's part of the name into brackets, "
+                r"such as ^(.+)_\d+$"
             )
+
+    @property
+    def known(self) -> bool:
+        """Whether ids are read from names, so that equal ids mean something."""
+        return self._pattern is not None
 
     def of(self, image: str, alone: str, found: Findings) -> str:
         """The patient of an image; `alone` names it when every image is its own patient."""
         if self._pattern is None:
             return alone
-        match = self._pattern.search(PurePosixPath(image).stem)
+        path = without_suffix(image)
+        whole = "/" in self._pattern.pattern
+        match = self._pattern.search(path if whole else PurePosixPath(path).name)
         if match is None or not match.group(1):
             found.add(
-                "file name that federation.patient_pattern does not match",
+                f"file name that {self._key} does not match",
                 image,
                 f"rename the file or change the pattern {self._pattern.pattern!r}",
             )
             return alone
         return match.group(1)
+
+
+def without_suffix(path: str) -> str:
+    """A path without the suffix of its format; .nii.gz is one suffix."""
+    for suffix in (*SUFFIXES, *VOLUME_SUFFIXES):
+        if path.lower().endswith(suffix):
+            return path[: -len(suffix)]
+    return path
 
 
 def choose_sites(available: Iterable[str], wanted: Sequence[str] | None, source: Path) -> list[str]:

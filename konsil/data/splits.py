@@ -11,6 +11,7 @@ from konsil.data.sources import SPLITS, Item
 from konsil.errors import DataError
 
 Fractions = tuple[float, float, float]
+Wanted = dict[str, float]  # split -> its fraction of the images that are divided
 DRAWS = 32  # at most, until one hits the fractions
 
 
@@ -22,29 +23,43 @@ def draw_splits(
     A site's splits follow from the seed, its name and its patients alone: neither the order of
     the files nor the other sites matter. Splits that the items already have stay.
     """
-    if all(item.split for item in items):
-        return list(items)
+    by_site: dict[str, list[Item]] = {}
+    for item in items:
+        by_site.setdefault(item.site, []).append(item)
     drawn: dict[tuple[str, str], str] = {}
-    for site in dict.fromkeys(item.site for item in items):
+    for site, own in by_site.items():
+        pool, wanted = _to_draw(own, dict(zip(SPLITS, fractions, strict=True)))
         images: dict[str, Counter[str]] = {}
-        for item in items:
-            if item.site == site:
-                kind = item.label if by_class else ""
-                images.setdefault(item.patient, Counter())[kind] += 1
-        splits = split_patients(site, images, fractions, seed)
-        drawn |= {(site, patient): split for patient, split in splits.items()}
-    return [replace(item, split=drawn[item.site, item.patient]) for item in items]
+        for item in pool:
+            images.setdefault(item.patient, Counter())[item.label if by_class else ""] += 1
+        if images:
+            splits = split_patients(site, images, wanted, seed)
+            drawn |= {(site, patient): split for patient, split in splits.items()}
+    return [replace(i, split=drawn.get((i.site, i.patient), i.split)) for i in items]
+
+
+def _to_draw(items: Sequence[Item], fractions: Wanted) -> tuple[list[Item], Wanted]:
+    """The items to divide, and among which splits. A split that is not given is cut from train."""
+    given = {item.split for item in items} - {""}
+    missing = [split for split in SPLITS if split not in given]
+    if not missing:
+        return [], {}
+    open_to = {split: fractions[split] for split in SPLITS if split in ("train", *missing)}
+    total = sum(open_to.values())
+    if len(open_to) < len(SPLITS):
+        open_to = {split: fraction / total for split, fraction in open_to.items()}
+    return [item for item in items if item.split in ("", "train")], open_to
 
 
 def split_patients(
-    site: str, images: dict[str, Counter[str]], fractions: Fractions, seed: int
+    site: str, images: dict[str, Counter[str]], fractions: Wanted, seed: int
 ) -> dict[str, str]:
     """The split of each patient, given how many images of which class the patient has.
 
     Patients come in different sizes, so one draw may miss the fractions by a whole patient: of
     several draws the first that hits them to the image is taken, or else the nearest.
     """
-    if len(images) < len(SPLITS):
+    if len(images) < len(fractions):
         raise DataError(_too_few(site, images))
     nearest: dict[str, str] = {}
     smallest_miss = float("inf")
@@ -59,7 +74,7 @@ def split_patients(
 
 
 def _assign(
-    order: Sequence[str], images: dict[str, Counter[str]], fractions: Fractions
+    order: Sequence[str], images: dict[str, Counter[str]], fractions: Wanted
 ) -> tuple[dict[str, str], float]:
     """Every patient goes where images of their classes are lacking most; the greatest miss.
 
@@ -68,12 +83,12 @@ def _assign(
     total = sum(images.values(), Counter[str]())
     lacking = {
         split: {kind: fraction * count for kind, count in total.items()}
-        for split, fraction in zip(SPLITS, fractions, strict=True)
+        for split, fraction in fractions.items()
     }
     splits: dict[str, str] = {}
-    empty = list(SPLITS)
+    empty = list(fractions)
     for patient in order:
-        allowed = empty if len(order) - len(splits) <= len(empty) else SPLITS
+        allowed = empty if len(order) - len(splits) <= len(empty) else list(fractions)
         needs = {split: _need(lacking[split], images[patient]) for split in allowed}
         choice = max(needs, key=needs.__getitem__)
         splits[patient] = choice

@@ -20,8 +20,13 @@ from konsil.data.sources import (
 from konsil.errors import DataError
 
 
-def list_csv(path: Path, task: str, wanted: Sequence[str] | None, patients: Patients) -> list[Item]:
-    """The items of a CSV with the columns site, image, label and perhaps patient and split."""
+def list_csv(
+    path: Path, task: str, wanted: Sequence[str] | None, patients: Patients
+) -> tuple[list[Item], bool]:
+    """The items of a CSV with the columns site, image, label and perhaps patient and split.
+
+    Also whether it has a column for the patients.
+    """
     found = Findings()
     rows = _read_rows(path)
     listed = [item for line, row in rows if (item := _row_item(line, row, patients, found))]
@@ -30,9 +35,10 @@ def list_csv(path: Path, task: str, wanted: Sequence[str] | None, patients: Pati
     check_names(sites, found)
     items = [item for item in listed if item.site in sites]
     _check_files(path.parent, items, task, found)
-    _check_splits_given(items, found)
+    check_splits_given(items, found)
+    check_no_split_empty(items, found)
     found.raise_if_any(path)
-    return items
+    return items, "patient" in rows[0][1]
 
 
 def _read_rows(path: Path) -> list[tuple[int, dict[str, str]]]:
@@ -98,10 +104,8 @@ def _check_file(root: Path, name: str, found: Findings) -> None:
         found.add("file that is no image by its name", name, f"images and masks are {READABLE}")
 
 
-def _check_splits_given(items: list[Item], found: Findings) -> None:
+def check_splits_given(items: Sequence[Item], found: Findings) -> None:
     """Splits from the file are taken as they are, but no patient may stand on two sides."""
-    if not any(item.split for item in items):
-        return
     where: dict[tuple[str, str], set[str]] = {}
     for item in items:
         where.setdefault((item.site, item.patient), set()).add(item.split)
@@ -110,6 +114,12 @@ def _check_splits_given(items: list[Item], found: Findings) -> None:
             names = ", ".join(name for name in SPLITS if name in splits)
             cure = "give all images of a patient the same split"
             found.add("patient in more than one split", f"{patient} of {site}: {names}", cure)
+
+
+def check_no_split_empty(items: Sequence[Item], found: Findings) -> None:
+    """If one is given, all three are."""
+    if not any(item.split for item in items):
+        return
     filled = {(item.site, item.split) for item in items}
     for site in sorted({item.site for item in items}):
         for split in SPLITS:

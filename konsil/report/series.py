@@ -55,7 +55,7 @@ class Estimate:
         if n == 1:
             return None
         # Here and not above: a tenth of a second of import that one seed does not need.
-        from scipy.special import stdtrit  # type: ignore[import-untyped]
+        from scipy.special import stdtrit
 
         deviation = sqrt(sum((v - mean) ** 2 for v in self.values) / (n - 1))
         return float(stdtrit(n - 1, 0.975)) * deviation / sqrt(n)

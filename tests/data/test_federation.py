@@ -79,17 +79,19 @@ def test_pixels_and_planes_are_those_of_the_files(build):
 
 def test_masks_are_resized_by_nearest_neighbour():
     mask = np.arange(16, dtype=np.uint8).reshape(4, 4)
-    planes = readers.structure_planes(mask, [("odd", [5, 7, 13, 15]), ("all", None)], 2)
-    assert planes.tolist() == [[[1, 1], [1, 1]], [[1, 1], [1, 1]]]
-    up = readers.structure_planes(np.array([[0, 9]], np.uint8), [("x", [9])], 4)
-    assert up.tolist() == [[[0, 0, 1, 1]] * 4]
+    small = readers.shrink(mask, 2)
+    assert small.tolist() == [[5, 7], [13, 15]]
+    assert readers.marked(small, (5, 15), 0).tolist() == [[True, False], [False, True]]
+    assert readers.marked(small, None, 0).all()
+    up = readers.shrink(np.array([[0, 9]], np.uint8), 4)
+    assert up.tolist() == [[0, 0, 9, 9]] * 4
 
 
 def test_images_are_averaged_when_they_shrink(tmp_path):
     board = np.indices((64, 64)).sum(axis=0) % 2 * 255
     Image.fromarray(board.astype(np.uint8)).save(tmp_path / "board.png")
-    picture = readers.read_picture((tmp_path / "board.png").read_bytes(), 1, 16)
-    assert abs(picture.pixels[:, 1:-1, 1:-1].astype(float) - 127.5).max() < 3
+    picture = readers.read_picture((tmp_path / "board.png").read_bytes())
+    assert abs(readers.fit(picture, 1, 16)[:, 1:-1, 1:-1].astype(float) - 127.5).max() < 3
 
 
 def test_sixteen_bit_grey_is_scaled_linearly(tmp_path):
@@ -97,9 +99,10 @@ def test_sixteen_bit_grey_is_scaled_linearly(tmp_path):
     wide[:4], wide[4:8] = 0, 257 * 100
     for name in ("wide.png", "wide.tif"):
         Image.fromarray(wide).save(tmp_path / name)
-        picture = readers.read_picture((tmp_path / name).read_bytes(), 1, 16)
-        assert picture.brightest == 65535
-        assert picture.pixels[0, :, 0].tolist() == [0] * 4 + [100] * 4 + [255] * 8
+        picture = readers.read_picture((tmp_path / name).read_bytes())
+        assert readers.intensities(picture).max() == 65535
+        eight = readers.fit(readers.eight_bit(picture, None), 1, 16)
+        assert eight[0, :, 0].tolist() == [0] * 4 + [100] * 4 + [255] * 8
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "RGB", "RGBA"])
@@ -108,7 +111,7 @@ def test_masks_of_several_modes(tmp_path, mode):
     values[:3] = 255
     Image.fromarray(values).convert(mode).save(tmp_path / "mask.png")
     mask = readers.read_mask((tmp_path / "mask.png").read_bytes())
-    assert readers.mask_values(mask) == {255}
+    assert readers.mask_values(mask) == {0: 40, 255: 24}
     assert (mask != 0).sum() == 24
 
 
@@ -234,7 +237,8 @@ def test_warnings(build):
     notes = build.open(CLASSIFICATION).warnings
     assert not [note for note in notes if "mixed" in note]
     assert [note for note in notes if "healthy" in note] == [
-        "site healthy: only the class normal; AUC is left out for it"
+        "site healthy: only the class normal; AUC is left out for it. A model cannot learn the "
+        "difference there: add images of the other class or leave the site out"
     ]
     assert len([note for note in notes if "rare" in note and "AUC is left out there" in note]) == 2
     assert len([note for note in notes if "small" in note and "chance" in note]) == 2

@@ -83,7 +83,7 @@ def test_patients_stay_whole_and_near_the_fractions():
 )
 def test_no_split_is_ever_empty(sizes, seed, fractions):
     patients = {str(p): Counter({"": n}) for p, n in enumerate(sizes)}
-    splits = split_patients("a", patients, fractions, seed)
+    splits = split_patients("a", patients, dict(zip(SPLITS, fractions, strict=True)), seed)
     assert splits.keys() == patients.keys()
     assert set(splits.values()) == set(SPLITS)
 

@@ -1,0 +1,301 @@
+"""The federation file: where each site's images and labels are, and what they mean.
+
+One YAML beside the data. What is written at the top holds for every site; a site may say
+otherwise. Paths are relative to the file's folder and never leave it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from konsil.config import Block, explain, parse_yaml
+from konsil.data.intensity import Percentiles, Window
+from konsil.data.recipe import Codes, Reading
+from konsil.errors import ConfigError, DataError
+
+NAME = "federation.yaml"
+Code = int | str  # a mask's value, or a colour such as "#ff0000"
+Structures = dict[str, list[Code]] | list[str]
+Classes = dict[str, list[Code]] | list[str]
+
+
+class Slices(Block):
+    """How a volume becomes 2-D images."""
+
+    view: Literal["axial", "coronal", "sagittal"] = "axial"
+    which: Literal["all", "labelled"] = "labelled"
+    every: int = Field(1, ge=1)  # of those, every n-th
+
+
+class PercentileWindow(Block):
+    """Intensities from the darker to the brighter percentile of an image or volume."""
+
+    percentiles: tuple[float, float]
+
+    @field_validator("percentiles")
+    @classmethod
+    def _order(cls, pair: tuple[float, float]) -> tuple[float, float]:
+        if not 0 <= pair[0] < pair[1] <= 100:
+            raise ValueError("two numbers from 0 to 100, the smaller first")
+        return pair
+
+
+class Shared(Block):
+    """What holds for all sites, or for one."""
+
+    patient: str | None = None
+    structures: Structures | None = None
+    classes: Classes | None = None
+    background: Code = 0
+    window: tuple[float, float] | PercentileWindow | Literal["full"] | None = None
+    slices: Slices = Slices()
+    channel: int | None = Field(None, ge=0)
+    series: str | None = None
+    geometry: Literal["check", "ignore"] = "check"
+
+    @field_validator("structures", "classes")
+    @classmethod
+    def _named_once(cls, names: Any) -> Any:
+        if names is not None and (not names or len(set(names)) < len(names)):
+            raise ValueError("at least one name, each once")
+        return names
+
+    @field_validator("series")
+    @classmethod
+    def _is_expression(cls, pattern: str | None) -> str | None:
+        try:
+            re.compile(pattern or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression ({error})") from None
+        return pattern
+
+    @field_validator("window")
+    @classmethod
+    def _rising(cls, window: Any) -> Any:
+        if isinstance(window, tuple) and not window[0] < window[1]:
+            raise ValueError("darkest and brightest intensity, the smaller first")
+        return window
+
+    @model_validator(mode="after")
+    def _codes_can_be_read(self) -> Self:
+        if isinstance(self.structures, dict):
+            for name, codes in self.structures.items():
+                _check_codes(f"structures.{name}", codes, self.background)
+        return self
+
+
+class Listed(Block):
+    """A CSV or MONAI datalist, and what its columns (or keys) mean."""
+
+    file: str
+    where: dict[str, str | int | float] = Field(default_factory=dict)  # only rows with these values
+    image: str = "image"  # a column, or a template with {column}s
+    label: str = "label"
+    patient: str | None = None
+    split: str | None = None
+
+
+class SiteBlock(Shared):
+    """One site: patterns for its files, or a list of them."""
+
+    images: str | None = None
+    labels: str | dict[str, str] | None = None
+    list: Listed | None = None
+
+    @field_validator("list", mode="before")
+    @classmethod
+    def _only_a_file(cls, given: Any) -> Any:
+        return {"file": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if (self.images is None) == (self.list is None):
+            raise ValueError("give either images (with labels) or list")
+        if self.images is not None and self.labels is None:
+            raise ValueError("labels: missing; a pattern for the masks, or folder for classes")
+        if self.list is not None and self.labels is not None:
+            raise ValueError("labels: they stand in the list; leave out one of the two")
+        return self
+
+
+class SplitRule(Block):
+    """Fractions to draw, by patient; or a file that says which image is in which part."""
+
+    train: float = 0.5
+    val: float = 0.25
+    test: float = 0.25
+    seed: int = 0
+    file: str | None = None
+
+    @model_validator(mode="after")
+    def _sum_to_one(self) -> Self:
+        parts = (self.train, self.val, self.test)
+        if min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
+            raise ValueError("train, val and test must be positive and sum to 1")
+        return self
+
+
+class FederationFile(Shared):
+    """The whole file."""
+
+    task: Literal["segmentation", "classification"] = "segmentation"
+    channels: Literal[1, 3] = 3
+    split: SplitRule = SplitRule()
+    sites: dict[str, SiteBlock] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _fits_the_task(self) -> Self:
+        blocks: list[tuple[str, Shared]] = [("", self)]
+        blocks += [(f"sites.{site}.", block) for site, block in self.sites.items()]
+        for where, block in blocks:
+            if self.task == "segmentation" and block.classes is not None:
+                raise ValueError(f"{where}classes: they belong to task: classification")
+            if self.task == "classification" and block.structures is not None:
+                raise ValueError(f"{where}structures: they belong to task: segmentation")
+        return self
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A federation file that was read, with what each site says in force."""
+
+    path: Path
+    content: FederationFile
+
+    @property
+    def root(self) -> Path:
+        """The folder that all paths are relative to."""
+        return self.path.parent
+
+    @property
+    def task(self) -> str:
+        """Segmentation or classification."""
+        return self.content.task
+
+    def site(self, name: str) -> SiteBlock:
+        """A site's block, gaps filled from the top of the file."""
+        own = self.content.sites[name]
+        top = {
+            key: getattr(self.content, key)
+            for key in Shared.model_fields
+            if key in self.content.model_fields_set and key not in own.model_fields_set
+        }
+        return own.model_copy(update=top)
+
+    @property
+    def labels(self) -> list[str] | None:
+        """Names of structures or classes in their order; None if the file does not say."""
+        key = "structures" if self.task == "segmentation" else "classes"
+        names = [getattr(b, key) for b in (self.content, *self.content.sites.values())]
+        given = [list(n) for n in names if n is not None]
+        for other in given[1:]:
+            if set(other) != set(given[0]):
+                raise ConfigError(
+                    f"{self.path}: {key} are {', '.join(given[0])} in one place and "
+                    f"{', '.join(other)} in another; every site has the same names"
+                )
+        return given[0] if given else None
+
+    def reading(self, site: str) -> Reading:
+        """How a site's files become images and masks."""
+        block = self.site(site)
+        return Reading(
+            structures=self._structures(block),
+            background=_number(block.background),
+            colours=_has_colours(block.structures) or isinstance(block.background, str),
+            window=_window(block.window),
+            view=block.slices.view,
+            channel=block.channel,
+            series=block.series,
+            check_geometry=block.geometry == "check",
+            mapping=f"structures in {self.path.name}",
+        )
+
+    def _structures(self, block: SiteBlock) -> tuple[tuple[str, Codes], ...]:
+        if self.task == "classification":
+            return ()
+        names = self.labels or (list(block.labels) if isinstance(block.labels, dict) else None)
+        if names is None:
+            return (("foreground", None),)
+        given = block.structures if isinstance(block.structures, dict) else {}
+        codes = {
+            name: tuple(map(_number, given[name])) if name in given else None for name in names
+        }
+        return tuple(codes.items())
+
+    def class_of(self, site: str) -> Mapping[str, str]:
+        """What a site's labels say -> the class; empty: a label is the class itself."""
+        classes = self.site(site).classes
+        if not isinstance(classes, dict):
+            return {}
+        return {str(code): name for name, codes in classes.items() for code in (*codes, name)}
+
+
+def read_manifest(path: Path) -> Manifest:
+    """A federation file, or the file of that name in a folder."""
+    if path.is_dir():
+        if not (path / NAME).is_file():
+            raise DataError(
+                f"{path}: holds no {NAME}; `konsil data init {path}` writes one from what it finds"
+            )
+        path = path / NAME
+    raw = parse_yaml(path, "federation")
+    try:
+        content = FederationFile.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(explain(error, str(path), FederationFile)) from None
+    manifest = Manifest(path, content)
+    _check_split_names(manifest)
+    manifest.labels  # noqa: B018  # names that differ are found now
+    return manifest
+
+
+def _check_split_names(manifest: Manifest) -> None:
+    for site, block in manifest.content.sites.items():
+        if isinstance(block.labels, dict):
+            names = manifest.labels or list(block.labels)
+            if set(names) != set(block.labels):
+                raise ConfigError(
+                    f"{manifest.path}: sites.{site}.labels has patterns for "
+                    f"{', '.join(block.labels)}; the structures are {', '.join(names)}"
+                )
+
+
+def _check_codes(where: str, codes: list[Code], background: Code) -> None:
+    numbers = [_number(code) for code in codes]
+    if not codes or _number(background) in numbers:
+        raise ValueError(
+            f"{where} = {codes}: list its mask values; {background!r} is the background"
+        )
+
+
+def _number(code: Code) -> int:
+    """A colour as the number 0xRRGGBB; a value as it is."""
+    if isinstance(code, int):
+        return code
+    if not re.fullmatch(r"#[0-9a-fA-F]{6}", code):
+        raise ValueError(f'{code!r}: a mask value is a number, or a colour such as "#ff0000"')
+    return int(code[1:], 16)
+
+
+def _has_colours(structures: Structures | None) -> bool:
+    if not isinstance(structures, dict):
+        return False
+    return any(isinstance(code, str) for codes in structures.values() for code in codes)
+
+
+def _window(given: Any) -> Window | None:
+    if isinstance(given, PercentileWindow):
+        return Percentiles(*given.percentiles)
+    return given
+
+
+def fractions(rule: SplitRule) -> tuple[float, float, float]:
+    """The rule's fractions in the order of SPLITS."""
+    return rule.train, rule.val, rule.test

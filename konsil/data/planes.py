@@ -1,0 +1,126 @@
+"""Which slices of a volume become images. Known after the volume was opened once."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+
+from konsil.data.findings import BadFile, Findings
+from konsil.data.manifest import Slices
+from konsil.data.recipe import THREADS, Digests, Recipe
+from konsil.data.sources import Item
+from konsil.data.studies import Study, is_picture, open_study
+from konsil.errors import DataError
+from konsil.files import write_text
+
+Report = Callable[[str, int, int], None]
+FORMAT = 1  # of the notes below
+
+
+def into_planes(
+    root: Path,
+    items: Sequence[Item],
+    recipe: Recipe,
+    slices: Callable[[str], Slices],
+    digests: Digests,
+    notes: Path,
+    report: Report | None,
+) -> list[Item]:
+    """Every volume replaced by its slices; pictures as they are.
+
+    What was found is noted by content, so a volume is opened for this only once.
+    """
+    volumes = [item for item in items if not is_picture(item.image)]
+    if not volumes:
+        return list(items)
+    scout = _Scout(root, recipe, slices, digests, notes)
+    found = Findings()
+    planes: dict[tuple[str, str], list[int]] = {}
+    with ThreadPool(THREADS) as pool:
+        for done, (item, result) in enumerate(
+            zip(volumes, pool.imap(scout, volumes), strict=True), 1
+        ):
+            if isinstance(result, BadFile):
+                found.add_file(result.name, result)
+                result = []
+            planes[item.site, item.image] = result
+            if report is not None:
+                report(item.site, done, len(volumes))
+    found.raise_if_any(root)
+    return [
+        made
+        for item in items
+        for made in (
+            [item]
+            if is_picture(item.image)
+            else [replace(item, plane=plane) for plane in planes[item.site, item.image]]
+        )
+    ]
+
+
+class _Scout:
+    """Finds the wanted slices of one volume."""
+
+    def __init__(
+        self,
+        root: Path,
+        recipe: Recipe,
+        slices: Callable[[str], Slices],
+        digests: Digests,
+        notes: Path,
+    ) -> None:
+        self.root, self.recipe, self.slices = root, recipe, slices
+        self.digests, self.notes = digests, notes
+
+    def __call__(self, item: Item) -> list[int] | BadFile:
+        note = self.notes / f"{self._key(item)}.json"
+        try:
+            planes: list[int] = json.loads(note.read_text())
+            return planes
+        except (OSError, ValueError):
+            pass
+        try:
+            planes = self._look(item)
+        except BadFile as bad:
+            return bad
+        _write(note, planes)
+        return planes
+
+    def _key(self, item: Item) -> str:
+        content = [self.digests[name] for name in self.recipe.files(item)]
+        reading = self.recipe.reading(item.site).identity()
+        whole = [FORMAT, content, reading, self.slices(item.site).model_dump()]
+        return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:32]
+
+    def _look(self, item: Item) -> list[int]:
+        study = open_study(self.root, item, self.recipe.reading(item.site))
+        return chosen_planes(item, study, self.slices(item.site))
+
+
+def chosen_planes(item: Item, study: Study, rule: Slices) -> list[int]:
+    """The slices that a site's rule asks for. Raises BadFile if there is none."""
+    planes = list(range(len(study.raw)))
+    if rule.which == "labelled" and study.masks:
+        planes = study.labelled()
+    if not planes:
+        bad = BadFile(
+            "volume without a labelled slice",
+            "mend its mask, take the volume away, or write slices: {which: all}",
+        )
+        bad.name = item.image
+        raise bad
+    return planes[:: rule.every]
+
+
+def _write(note: Path, planes: list[int]) -> None:
+    try:
+        write_text(note, json.dumps(planes))
+    except OSError as error:
+        raise DataError(
+            f"{note.parent}: the cache cannot be written ({error.strerror or error}); make room or "
+            "choose another folder by federation.cache or the variable KONSIL_CACHE"
+        ) from None
