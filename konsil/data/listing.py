@@ -126,10 +126,10 @@ class _SiteReader:
             for name, text in patterns.items()
         }
         order = [n for n in self.manifest.labels or [*patterns] if n in patterns] or [""]
-        for image in images:
+        for image, stars in images.items():
             paths = {name: mask[image] for name, mask in masks.items() if image in mask}
             if len(paths) == len(patterns):
-                yield self._item(image, paths, order)
+                yield self._item(image, stars, paths, order)
 
     def _by_stars(self, text: str, images: dict[str, Stars], key: str) -> dict[str, str]:
         """Image -> its mask: as many stars as both patterns have, from the end, must agree."""
@@ -161,20 +161,21 @@ class _SiteReader:
             self._complain("classification without labels", f"{self.key}.labels", cure)
             return
         assert self.block.images is not None
-        for image in self._find(self.block.images, "images"):
+        for image, stars in self._find(self.block.images, "images").items():
             label = self._class(PurePosixPath(image).parent.name, image)
-            yield Item(self.site, image, label, self._patient(image))
+            yield Item(self.site, image, label, self._patient(image, stars))
 
-    def _item(self, image: str, paths: dict[str, str], order: Sequence[str]) -> Item:
-        patient = self._patient(image)
+    def _item(self, image: str, stars: Stars, paths: dict[str, str], order: Sequence[str]) -> Item:
+        patient = self._patient(image, stars)
         if "" in paths:
             return Item(self.site, image, paths[""], patient)
         return Item(
             self.site, image, "", patient, masks=tuple((name, paths[name]) for name in order)
         )
 
-    def _patient(self, image: str) -> str:
-        return self.patients.of(image, without_suffix(image), self.found)
+    def _patient(self, image: str, stars: Stars = ()) -> str:
+        """Without a pattern the stars name the patient: the splits of a plain folder then stay."""
+        return self.patients.of(image, without_suffix("/".join(stars) or image), self.found)
 
     def _class(self, label: str, where: str) -> str:
         if not self.classes:
