@@ -1,29 +1,17 @@
-"""The commands, nothing else. Heavy things are imported inside them: --help must be quick."""
+"""Train, compare, look at results."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from konsil import __version__
-from konsil.errors import KonsilError
+from konsil.cli.terminal import INTERRUPTED, console, problems
 
-app = typer.Typer(
-    help="Personalised federated learning for medical imaging.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-console = Console()
-problems = Console(stderr=True)
-INTERRUPTED = 130
-RECIPES = Path(__file__).parent / "recipes"
+RECIPES = Path(__file__).parents[1] / "recipes"
 
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="Folder of the run. Default: runs/<name>.")
@@ -38,7 +26,6 @@ PluginOption = Annotated[
 ]
 
 
-@app.command()
 def run(
     experiment: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")],
     set_: SetOption = None,
@@ -55,7 +42,6 @@ def run(
     _run(experiment, set_ or [], out, resume, dry_run, plugin or [])
 
 
-@app.command()
 def demo(
     out: OutOption = None,
     set_: SetOption = None,
@@ -65,7 +51,6 @@ def demo(
     _run(RECIPES / "demo.yaml", set_ or [], folder, resume=(folder / "plan.yaml").exists())
 
 
-@app.command()
 def methods(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Only this one, in full.")
@@ -82,7 +67,6 @@ def methods(
     print_methods(console, name, json)
 
 
-@app.command()
 def show(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
     split: Annotated[str, typer.Option(help="Which images: test or val.")] = "test",
@@ -146,25 +130,3 @@ def _train(plan: Any, federation: Any, folder: Path, resume: bool) -> None:
     with console.status("drawing"):
         draw_figures(folder, plan)
     show_run(console, folder)
-
-
-@app.callback(invoke_without_command=True)
-def version(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
-) -> None:
-    """Personalised federated learning for medical imaging."""
-    if version:
-        console.print(f"konsil {__version__}", highlight=False)
-        raise typer.Exit
-
-
-def main() -> None:
-    """Run a command; errors meant for people are shown without a traceback."""
-    try:
-        app()
-    except KonsilError as error:
-        # as it is: brackets in a message are no markup, and a path is not broken over lines
-        problems.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)

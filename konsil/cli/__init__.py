@@ -1,0 +1,48 @@
+"""The commands, nothing else. Heavy things are imported inside them: --help must be quick."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from konsil import __version__
+from konsil.cli import data, experiments
+from konsil.cli.terminal import INTERRUPTED, console, problems
+from konsil.errors import KonsilError
+
+app = typer.Typer(
+    help="Personalised federated learning for medical imaging.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(experiments.run)
+app.command()(experiments.demo)
+app.command()(experiments.methods)
+app.command()(experiments.show)
+app.add_typer(data.app, name="data")
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Personalised federated learning for medical imaging."""
+    if version:
+        console.print(f"konsil {__version__}", highlight=False)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run a command; errors meant for people are shown without a traceback."""
+    try:
+        app()
+    except KonsilError as error:
+        # as it is: brackets in a message are no markup, and a path is not broken over lines
+        problems.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
