@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from konsil.errors import ConfigError, DataError
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from konsil.data.findings import Findings
 
 Progress = Callable[[str, int, int], None]  # site, cases done, cases in all
+Head = Mapping[str, Any]
 JUNK = ("__macosx", "thumbs.db", "desktop.ini")  # what unpacking leaves; hidden files likewise
 SHOWN = 12  # entries of a folder that is not understood
 
@@ -89,7 +89,7 @@ class Importer:
     home: str  # where a person gets it
     table: str  # of the paper that the counts are from
     paper: Mapping[str, Mapping[str, int]]  # site -> what is counted -> how many
-    head: Mapping[str, Any]  # of the federation file: task, structures, channels ...
+    head: Head | Callable[[Source], Head]  # of the federation file: task, structures ...
     find: Callable[[Source, Options], Sequence[Case]]
     differs: Mapping[str, str] = field(default_factory=dict)  # site -> why counts may differ
     blocks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # site -> further keys
@@ -104,6 +104,10 @@ class Importer:
                     f"{self.name}: {name} = {value!r} is no option of this data set; "
                     f"it knows {', '.join(allowed)}"
                 )
+
+    def head_of(self, source: Source) -> Head:
+        """What stands at the top of the federation file; it may depend on the release."""
+        return self.head(source) if callable(self.head) else self.head
 
     def describe(self) -> str:
         """What a person reads before downloading."""
@@ -177,16 +181,17 @@ class Source:
         )
 
     def _contents(self) -> str:
-        if not self.files:
-            return "    nothing: the folder is empty"
-        folders = Counter(PurePosixPath(name).parent.as_posix() for name in self.files)
-        lines = []
-        for folder, count in sorted(folders.items())[:SHOWN]:
-            example = next(n for n in self.files if PurePosixPath(n).parent.as_posix() == folder)
-            lines.append(f"    {folder}/: {count} file(s), such as {PurePosixPath(example).name}")
+        folders: dict[str, list[str]] = {}
+        for name in self.files:
+            folder, _, file = name.rpartition("/")
+            folders.setdefault(folder or ".", []).append(file)
+        lines = [
+            f"    {folder}/: {len(files)} file(s), such as {files[0]}"
+            for folder, files in list(folders.items())[:SHOWN]
+        ]
         if len(folders) > SHOWN:
             lines.append(f"    and {len(folders) - SHOWN} more folders")
-        return "\n".join(lines)
+        return "\n".join(lines) or "    nothing: the folder is empty"
 
 
 def refuse_unpaired(
@@ -241,10 +246,6 @@ class ImportReport:
     dest: Path
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        """The same for machines."""
-        return {"table": self.table, "rows": [asdict(r) for r in self.rows], "notes": self.notes}
 
     def text(self) -> str:
         """A table and the notes below it."""

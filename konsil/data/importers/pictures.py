@@ -57,7 +57,7 @@ class FundusCase(Case):
         if box == (0, 0, *size):
             shutil.copyfile(source, folder / image)
         else:
-            _cut(source, box).save(folder / image, compress_level=FAST)
+            read_image(source).crop(box).save(folder / image, compress_level=FAST)
         _write_png(mask[box[1] : box[3], box[0] : box[2]], folder / label)
         return Written(image, label, {"images": 1}, note)
 
@@ -92,8 +92,16 @@ class ClassCase(Case):
 
 def picture_size(path: Path) -> tuple[int, int]:
     """Width and height from the file's header."""
-    with _opened(path) as image:
-        return image.size
+    from PIL import Image
+
+    from konsil.data.readers import FORMATS
+
+    try:
+        with Image.open(path, formats=FORMATS) as image:
+            return image.size
+    except OSError as error:
+        detail = error.strerror or f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise BadFile("image that cannot be read", "get it again", detail) from None
 
 
 @contextmanager
@@ -105,17 +113,30 @@ def blaming(name: str) -> Iterator[None]:
         raise BadFile(bad.what, bad.cure, f"{name}: {bad.detail}" if bad.detail else name) from None
 
 
-def read_values(path: Path) -> NDArray[Any]:
-    """The values of a mask file, [H, W]."""
-    from konsil.data.readers import read_mask
+def read_image(path: Path) -> Image.Image:
+    """A decoded picture; BadFile if it cannot be."""
+    from konsil.data.readers import read_picture
 
     try:
-        return read_mask(path.read_bytes())
+        return read_picture(path.read_bytes())
     except OSError as error:
-        raise BadFile("mask that cannot be read", "get it again", str(error.strerror)) from None
+        raise BadFile("file that cannot be read", "get it again", str(error.strerror)) from None
 
 
-def recode(mask: NDArray[Any], values: dict[int, int], stated: str) -> NDArray[np.uint8]:
+def read_values(path: Path) -> NDArray[np.uint8]:
+    """The grey values of a mask file, [H, W], whatever palette or colours encode them."""
+    import numpy as np
+
+    return np.asarray(read_image(path).convert("L"))
+
+
+def read_binary(path: Path) -> NDArray[np.bool_]:
+    """A mask of one structure: white, or 1, on black."""
+    values = read_values(path)
+    return values > min(127, int(values.max()) // 2)
+
+
+def recode(mask: NDArray[np.uint8], values: dict[int, int], stated: str) -> NDArray[np.uint8]:
     """Other values for a mask's; BadFile where it has one that the data set does not know."""
     import numpy as np
 
@@ -162,26 +183,6 @@ def _check_mask(mask: NDArray[np.uint8], whole: Box) -> None:
         raise BadFile("mask of another size than its image", "get both files again", detail)
     if not mask.any():
         raise BadFile("mask without an optic disc", "get the file again, or take the image away")
-
-
-def _cut(path: Path, box: Box) -> Image.Image:
-    with _opened(path) as image:
-        try:
-            return image.crop(box)
-        except OSError as error:
-            raise BadFile("image that cannot be read", "get it again", str(error)) from None
-
-
-def _opened(path: Path) -> Image.Image:
-    from PIL import Image
-
-    from konsil.data.readers import FORMATS
-
-    try:
-        return Image.open(path, formats=FORMATS)
-    except OSError as error:
-        detail = "missing" if not path.exists() else str(error).split(" '")[0]
-        raise BadFile("image that cannot be read", "get it again", detail) from None
 
 
 def _write_png(mask: NDArray[np.uint8], path: Path) -> None:

@@ -12,8 +12,8 @@ import io
 import json
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from multiprocessing.pool import ThreadPool
 from pathlib import Path, PurePosixPath
@@ -26,6 +26,7 @@ from konsil.config import parse_yaml
 from konsil.data.findings import BadFile, Findings
 from konsil.data.importers.base import (
     Case,
+    Head,
     Importer,
     ImportReport,
     LeftOut,
@@ -44,8 +45,8 @@ from konsil.files import locked, write_text
 BUILDING = ".importing"
 RECORDS = "imported"
 HEADER = (
-    "# Written by `konsil data import`. A further import into this folder adds its sites; what you\n"
-    "# change here stays, but comments are lost then.\n"
+    "# Written by `konsil data import`; a further import into this folder adds its sites. Values\n"
+    "# that you change stay then, but comments are lost.\n"
 )
 Result = Written | LeftOut | BadFile
 Pairs = list[tuple[Case, Written]]
@@ -69,17 +70,19 @@ def write_import(
 def _write_locked(
     importer: Importer, source: Source, dest: Path, options: Options, report: Progress | None
 ) -> ImportReport:
-    present = _read_federation(dest / NAME, importer)
-    _check_free(importer, dest, present, options)  # before an hour of work, not after it
+    present = _read_federation(dest / NAME, importer.name, importer.head_of(source))
     cases = _complete_parts(importer.find(source, options), options)
     _check_cases(source, cases)
+    earlier = _read_record(dest, importer)
+    _check_free(dest, {case.site for case in cases}, present, earlier, options)
     building = dest / BUILDING
     shutil.rmtree(building, ignore_errors=True)
     try:
         results = _write_cases(source, building, cases, options, report)
         outcome = _report(importer, dest, cases, results)
         written = _by_site(cases, results, outcome)
-        _publish(importer, source, dest, options, outcome, written, present)
+        record = _new_record(importer, source, options, outcome, earlier)
+        _publish(importer, dest, record, written, present)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return outcome
@@ -95,27 +98,29 @@ def _check_places(source: Path, dest: Path) -> None:
         raise DataError(f"{dest}: is a file; name a folder to import into")
 
 
-def _read_federation(path: Path, importer: Importer) -> dict[str, Any]:
+def _read_federation(path: Path, name: str, head: Head) -> dict[str, Any]:
     """The federation file that is there, if its sites and the new ones can live together."""
     if not path.exists():
-        return {**importer.head, "sites": {}}
+        return {**head, "sites": {}}
     present: dict[str, Any] = parse_yaml(path, "federation file")
     for key in ("task", "structures", "classes"):
-        if present.get(key) != importer.head.get(key):
+        if present.get(key) != head.get(key):
             raise DataError(
-                f"{path}: {key} is {present.get(key)}, and {importer.name} has "
-                f"{importer.head.get(key)}; import it into another folder"
+                f"{path}: {key} is {present.get(key)}, and {name} has {head.get(key)}; import it "
+                "into another folder"
             )
     return present
 
 
 def _check_free(
-    importer: Importer, dest: Path, present: Mapping[str, Any], options: Options
+    dest: Path,
+    sites: Iterable[str],
+    present: Mapping[str, Any],
+    earlier: Mapping[str, Any],
+    options: Options,
 ) -> None:
     """A site counts if the federation file names it; a killed import's leftovers do not."""
-    record = _record(dest, importer)
-    own = json.loads(record.read_text(encoding="utf-8"))["sites"] if record.exists() else []
-    for site in importer.sites:
+    for site in sorted(sites):
         if not (dest / site).exists():
             continue
         if site in present["sites"]:
@@ -124,7 +129,7 @@ def _check_free(
                     f"{dest / site}: this site was imported already; import with overwrite to "
                     "replace it, or into another folder"
                 )
-        elif site not in own:
+        elif site not in earlier:
             raise DataError(
                 f"{dest / site}: is in the way, and {dest / NAME} does not name it; move it away "
                 "or import into another folder"
@@ -159,11 +164,11 @@ def _complete_parts(cases: Sequence[Case], options: Options) -> list[Case]:
             order = sorted(training, key=lambda p: derive(options.seed, "validation", site, p))
             drawn = set(order[: len(order) // 3])
         own = [replace(c, part="val") if _patient(c) in drawn else c for c in own]
-        missing = [split for split in SPLITS if split not in {case.part for case in own}]
+        missing = set(SPLITS).symmetric_difference(case.part for case in own)
         if missing:
             raise DataError(
-                f"site {site}: the data's own split has no image to {' and '.join(missing)}; "
-                "get the missing part of the data, or import with splits: drawn"
+                f"site {site}: the data's own split cannot be made out (train, val and test are "
+                "needed); get the missing part of the data, or import with splits: drawn"
             )
         complete += own
     return complete
@@ -228,20 +233,29 @@ def _report(
     for case, result in zip(cases, results, strict=True):
         if isinstance(result, Written):
             made[case.site].update(result.counts)
-            if case.part and case.part in importer.paper.get(case.site, {}):
+            if case.part in importer.paper.get(case.site, {}):
                 made[case.site][case.part] += 1
             if result.note:
                 notes.append(f"{case.where}: {result.note}")
         else:
             notes.append(f"{case.where}: left out: {result}")
-    rows = []
-    for site, counts in made.items():
-        paper = importer.paper.get(site, {})
-        own = [Row(site, what, count, paper.get(what)) for what, count in counts.items()]
-        if any(row.paper not in (None, row.made) for row in own) and site in importer.differs:
-            notes.insert(0, f"{site}: {importer.differs[site]}")
-        rows += own
+    rows = [
+        Row(site, what, count, importer.paper.get(site, {}).get(what))
+        for site, counts in made.items()
+        for what, count in counts.items()
+    ]
+    notes = [*_reasons(importer, rows), *notes]
     return ImportReport(importer.name, importer.table, dest, tuple(rows), tuple(notes))
+
+
+def _reasons(importer: Importer, rows: Sequence[Row]) -> list[str]:
+    """Why counts differ from the paper's, in the importer's words; once for sites alike."""
+    off = dict.fromkeys(row.site for row in rows if row.paper not in (None, row.made))
+    sites: dict[str, list[str]] = {}
+    for site in off:
+        if site in importer.differs:
+            sites.setdefault(importer.differs[site], []).append(site)
+    return [f"{', '.join(names)}: {reason}" for reason, names in sites.items()]
 
 
 # --- making it count ------------------------------------------------------------------------------
@@ -249,26 +263,12 @@ def _report(
 
 def _publish(
     importer: Importer,
-    source: Source,
     dest: Path,
-    options: Options,
-    outcome: ImportReport,
+    record: Mapping[str, Any],
     written: Mapping[str, Pairs],
-    present: dict[str, Any],
+    present: Mapping[str, Any],
 ) -> None:
     """Record, rename, and name the sites in the federation file, in this order."""
-    record = {
-        "name": importer.name,
-        "title": importer.title,
-        "sites": list(written),
-        "source": str(source.root.resolve()),
-        "licence": importer.licence,
-        "home": importer.home,
-        "options": options.given(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "konsil": __version__,
-        **outcome.as_json(),
-    }
     write_text(_record(dest, importer), json.dumps(record, indent=1) + "\n")
     for site in written:
         _put_in_place(dest / BUILDING / site, dest / site)
@@ -278,8 +278,49 @@ def _publish(
     write_text(dest / NAME, HEADER + text, durable=True)
 
 
+def _new_record(
+    importer: Importer,
+    source: Source,
+    options: Options,
+    outcome: ImportReport,
+    earlier: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What was made of what; sites of an earlier import of the same data set stay."""
+    how = {
+        "source": str(source.root.resolve()),
+        "options": options.given(),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "konsil": __version__,
+        "notes": outcome.notes,
+    }
+    sites = {
+        site: {"counts": [asdict(row) for row in outcome.rows if row.site == site], **how}
+        for site in dict.fromkeys(row.site for row in outcome.rows)
+    }
+    return {
+        "name": importer.name,
+        "title": importer.title,
+        "licence": importer.licence,
+        "home": importer.home,
+        "paper": importer.table,
+        "sites": {**earlier, **sites},
+    }
+
+
 def _record(dest: Path, importer: Importer) -> Path:
     return dest / RECORDS / f"{importer.name}.json"
+
+
+def _read_record(dest: Path, importer: Importer) -> dict[str, Any]:
+    """The sites that earlier imports of this data set made, or were about to make."""
+    path = _record(dest, importer)
+    try:
+        sites: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["sites"]
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path}: is no record of an import; move it away") from None
+    return sites
 
 
 def _put_in_place(built: Path, final: Path) -> None:
@@ -294,7 +335,7 @@ def _block(importer: Importer, dest: Path, site: str, pairs: Pairs) -> dict[str,
     if any(case.part or (case.patient and "patient" not in keys) for case, _ in pairs):
         return {"list": _write_list(dest, site, pairs), **keys}
     images = [PurePosixPath(result.image) for _, result in pairs]
-    if importer.head["task"] == "classification":
+    if all(result.label in image.parts for image, (_, result) in zip(images, pairs, strict=True)):
         return {"images": f"{site}/*/*{_suffixes(images)}", "labels": "folder", **keys}
     masks = [PurePosixPath(result.label) for _, result in pairs]
     return {
