@@ -149,6 +149,9 @@ def _no_image(file: Path) -> BadFile:
 
 
 def _one_series(headers: list[Header], pattern: str | None) -> list[Header]:
+    for header in headers:
+        if not header.series:  # every image has one: the file is cut off in its header
+            raise _no_image(header.path)
     chosen = [h for h in headers if pattern is None or re.search(pattern, _description(h))]
     if not chosen:
         cure = "mend `series` in federation.yaml"
