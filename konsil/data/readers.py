@@ -25,7 +25,7 @@ def read_picture(data: bytes) -> Image.Image:
 def intensities(image: Image.Image) -> NDArray[Any]:
     """What the file says of each pixel, [H, W] or [H, W, C]; palettes are looked up."""
     if image.mode in SIXTEEN_BIT:
-        return _sixteen_bit(image)
+        return _sixteen_bit(image).astype(np.uint16)
     if image.mode in ("1", "P", "PA", "CMYK", "YCbCr", "RGBA", "LA"):
         image = image.convert("L" if image.mode in ("1", "LA") else "RGB")
     return np.asarray(image)

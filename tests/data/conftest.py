@@ -2,6 +2,7 @@
 
 import zlib
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -54,10 +55,16 @@ class Builder:
         path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
         return path
 
+    def manifest(self, text: str) -> Path:
+        """A federation.yaml beside the sites."""
+        path = self.root / "federation.yaml"
+        path.write_text(dedent(text), encoding="utf-8")
+        return path
+
     def open(
         self, task: dict[str, Any] | None = None, report: Any = None, **federation: Any
     ) -> Federation:
-        if not {"csv", "synthetic"} & set(federation):
+        if not {"csv", "synthetic", "file"} & set(federation):
             federation.setdefault("folder", self.root)
         config = FederationConfig(**{"image_size": 16, "cache": self.cache, **federation})
         return open_federation(config, TaskConfig(**(task or {})), report)
