@@ -15,7 +15,7 @@ from konsil.errors import ConfigError
 
 __all__ = ["ImportReport", "Importer", "Options", "import_dataset", "importers"]
 
-_FRAMEWORK = ("base", "write", "pictures", "volumes")
+_FRAMEWORK = ("base", "pictures", "publish", "volumes", "write")
 
 
 def importers() -> dict[str, Importer]:

@@ -66,6 +66,11 @@ class Case(ABC):
     patient: str = ""  # where the data say so
     part: str = ""  # the data's own train, val or test
 
+    @property
+    def whose(self) -> str:
+        """The patient, or the case itself where the data do not say."""
+        return self.patient or self.name
+
     @abstractmethod
     def write(self, folder: Path, options: Options) -> Written:
         """Write image and label into the site's folder; raises BadFile or LeftOut."""
@@ -89,7 +94,7 @@ class Importer:
     home: str  # where a person gets it
     table: str  # of the paper that the counts are from
     paper: Mapping[str, Mapping[str, int]]  # site -> what is counted -> how many
-    head: Head | Callable[[Source], Head]  # of the federation file: task, structures ...
+    head: Head | Callable[[Source, Options], Head]  # of the federation file: task, structures ...
     find: Callable[[Source, Options], Sequence[Case]]
     differs: Mapping[str, str] = field(default_factory=dict)  # site -> why counts may differ
     blocks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # site -> further keys
@@ -105,9 +110,9 @@ class Importer:
                     f"it knows {', '.join(allowed)}"
                 )
 
-    def head_of(self, source: Source) -> Head:
+    def head_of(self, source: Source, options: Options) -> Head:
         """What stands at the top of the federation file; it may depend on the release."""
-        return self.head(source) if callable(self.head) else self.head
+        return self.head(source, options) if callable(self.head) else self.head
 
     def describe(self) -> str:
         """What a person reads before downloading."""
@@ -147,10 +152,12 @@ class Source:
         files = self.files if of is None else of
         return {name: match for name in files if (match := regex.match(name))}
 
-    def named(self, pattern: str, found: Findings) -> dict[str, str]:
+    def named(
+        self, pattern: str, found: Findings, of: Sequence[str] | None = None
+    ) -> dict[str, str]:
         """Files by the pattern's first group in lower case; a name must not occur twice."""
         files: dict[str, str] = {}
-        for path, match in self.matching(pattern).items():
+        for path, match in self.matching(pattern, of).items():
             first = files.setdefault(match.group(1).lower(), path)
             if first != path:
                 cure = "keep one of the two; was the data set unpacked twice?"

@@ -1,32 +1,17 @@
-"""The common form, written whole or not at all.
-
-Everything is built in a hidden folder of the destination. The finished sites are then renamed
-into place, and the federation file, which makes them count, is written last: a killed import
-leaves nothing that anybody takes for a site, and is simply repeated.
-"""
+"""From the cases of a downloaded folder to the sites of a federation, whole or not at all."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import replace
 from multiprocessing.pool import ThreadPool
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
 
-import yaml
-
-from konsil import __version__
-from konsil.config import parse_yaml
 from konsil.data.findings import BadFile, Findings
 from konsil.data.importers.base import (
     Case,
-    Head,
     Importer,
     ImportReport,
     LeftOut,
@@ -36,20 +21,13 @@ from konsil.data.importers.base import (
     Source,
     Written,
 )
-from konsil.data.manifest import NAME
+from konsil.data.importers.publish import BUILDING, Destination, Pairs
 from konsil.data.recipe import THREADS
 from konsil.data.sources import SPLITS
 from konsil.errors import DataError
-from konsil.files import locked, write_text
+from konsil.files import locked
 
-BUILDING = ".importing"
-RECORDS = "imported"
-HEADER = (
-    "# Written by `konsil data import`; a further import into this folder adds its sites. Values\n"
-    "# that you change stay then, but comments are lost.\n"
-)
 Result = Written | LeftOut | BadFile
-Pairs = list[tuple[Case, Written]]
 
 
 def write_import(
@@ -70,19 +48,16 @@ def write_import(
 def _write_locked(
     importer: Importer, source: Source, dest: Path, options: Options, report: Progress | None
 ) -> ImportReport:
-    present = _read_federation(dest / NAME, importer.name, importer.head_of(source))
+    destination = Destination(dest, importer, importer.head_of(source, options))
     cases = _complete_parts(importer.find(source, options), options)
     _check_cases(source, cases)
-    earlier = _read_record(dest, importer)
-    _check_free(dest, {case.site for case in cases}, present, earlier, options)
+    destination.check_free({case.site for case in cases}, options.overwrite)
     building = dest / BUILDING
-    shutil.rmtree(building, ignore_errors=True)
+    shutil.rmtree(building, ignore_errors=True)  # of an import that was killed
     try:
         results = _write_cases(source, building, cases, options, report)
         outcome = _report(importer, dest, cases, results)
-        written = _by_site(cases, results, outcome)
-        record = _new_record(importer, source, options, outcome, earlier)
-        _publish(importer, dest, record, written, present)
+        destination.publish(_by_site(cases, results, outcome), source.root, options, outcome)
     finally:
         shutil.rmtree(building, ignore_errors=True)
     return outcome
@@ -96,44 +71,6 @@ def _check_places(source: Path, dest: Path) -> None:
         raise DataError(f"{dest}: lies inside {source}; import into a folder beside it")
     if dest.exists() and not dest.is_dir():
         raise DataError(f"{dest}: is a file; name a folder to import into")
-
-
-def _read_federation(path: Path, name: str, head: Head) -> dict[str, Any]:
-    """The federation file that is there, if its sites and the new ones can live together."""
-    if not path.exists():
-        return {**head, "sites": {}}
-    present: dict[str, Any] = parse_yaml(path, "federation file")
-    for key in ("task", "structures", "classes"):
-        if present.get(key) != head.get(key):
-            raise DataError(
-                f"{path}: {key} is {present.get(key)}, and {name} has {head.get(key)}; import it "
-                "into another folder"
-            )
-    return present
-
-
-def _check_free(
-    dest: Path,
-    sites: Iterable[str],
-    present: Mapping[str, Any],
-    earlier: Mapping[str, Any],
-    options: Options,
-) -> None:
-    """A site counts if the federation file names it; a killed import's leftovers do not."""
-    for site in sorted(sites):
-        if not (dest / site).exists():
-            continue
-        if site in present["sites"]:
-            if not options.overwrite:
-                raise DataError(
-                    f"{dest / site}: this site was imported already; import with overwrite to "
-                    "replace it, or into another folder"
-                )
-        elif site not in earlier:
-            raise DataError(
-                f"{dest / site}: is in the way, and {dest / NAME} does not name it; move it away "
-                "or import into another folder"
-            )
 
 
 def _check_cases(source: Source, cases: Sequence[Case]) -> None:
@@ -160,10 +97,10 @@ def _complete_parts(cases: Sequence[Case], options: Options) -> list[Case]:
         own = [case for case in cases if case.site == site]
         drawn: set[str] = set()
         if "val" not in {case.part for case in own}:
-            training = {_patient(case) for case in own if case.part == "train"}
+            training = {case.whose for case in own if case.part == "train"}
             order = sorted(training, key=lambda p: derive(options.seed, "validation", site, p))
             drawn = set(order[: len(order) // 3])
-        own = [replace(c, part="val") if _patient(c) in drawn else c for c in own]
+        own = [replace(c, part="val") if c.whose in drawn else c for c in own]
         missing = set(SPLITS).symmetric_difference(case.part for case in own)
         if missing:
             raise DataError(
@@ -172,10 +109,6 @@ def _complete_parts(cases: Sequence[Case], options: Options) -> list[Case]:
             )
         complete += own
     return complete
-
-
-def _patient(case: Case) -> str:
-    return case.patient or case.name
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -256,114 +189,3 @@ def _reasons(importer: Importer, rows: Sequence[Row]) -> list[str]:
         if site in importer.differs:
             sites.setdefault(importer.differs[site], []).append(site)
     return [f"{', '.join(names)}: {reason}" for reason, names in sites.items()]
-
-
-# --- making it count ------------------------------------------------------------------------------
-
-
-def _publish(
-    importer: Importer,
-    dest: Path,
-    record: Mapping[str, Any],
-    written: Mapping[str, Pairs],
-    present: Mapping[str, Any],
-) -> None:
-    """Record, rename, and name the sites in the federation file, in this order."""
-    write_text(_record(dest, importer), json.dumps(record, indent=1) + "\n")
-    for site in written:
-        _put_in_place(dest / BUILDING / site, dest / site)
-    blocks = {site: _block(importer, dest, site, pairs) for site, pairs in written.items()}
-    content = {**present, "sites": {**present["sites"], **blocks}}
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None)
-    write_text(dest / NAME, HEADER + text, durable=True)
-
-
-def _new_record(
-    importer: Importer,
-    source: Source,
-    options: Options,
-    outcome: ImportReport,
-    earlier: Mapping[str, Any],
-) -> dict[str, Any]:
-    """What was made of what; sites of an earlier import of the same data set stay."""
-    how = {
-        "source": str(source.root.resolve()),
-        "options": options.given(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "konsil": __version__,
-        "notes": outcome.notes,
-    }
-    sites = {
-        site: {"counts": [asdict(row) for row in outcome.rows if row.site == site], **how}
-        for site in dict.fromkeys(row.site for row in outcome.rows)
-    }
-    return {
-        "name": importer.name,
-        "title": importer.title,
-        "licence": importer.licence,
-        "home": importer.home,
-        "paper": importer.table,
-        "sites": {**earlier, **sites},
-    }
-
-
-def _record(dest: Path, importer: Importer) -> Path:
-    return dest / RECORDS / f"{importer.name}.json"
-
-
-def _read_record(dest: Path, importer: Importer) -> dict[str, Any]:
-    """The sites that earlier imports of this data set made, or were about to make."""
-    path = _record(dest, importer)
-    try:
-        sites: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["sites"]
-    except FileNotFoundError:
-        return {}
-    except (ValueError, KeyError, TypeError):
-        raise DataError(f"{path}: is no record of an import; move it away") from None
-    return sites
-
-
-def _put_in_place(built: Path, final: Path) -> None:
-    if final.exists():
-        final.rename(built.with_name(f"{built.name}.replaced"))
-    built.rename(final)
-
-
-def _block(importer: Importer, dest: Path, site: str, pairs: Pairs) -> dict[str, Any]:
-    """A site in the federation file: patterns, or a list where it says more than they can."""
-    keys = {**importer.blocks.get(site, {})}
-    if any(case.part or (case.patient and "patient" not in keys) for case, _ in pairs):
-        return {"list": _write_list(dest, site, pairs), **keys}
-    images = [PurePosixPath(result.image) for _, result in pairs]
-    if all(result.label in image.parts for image, (_, result) in zip(images, pairs, strict=True)):
-        return {"images": f"{site}/*/*{_suffixes(images)}", "labels": "folder", **keys}
-    masks = [PurePosixPath(result.label) for _, result in pairs]
-    return {
-        "images": f"{site}/images/*{_suffixes(images)}",
-        "labels": f"{site}/masks/*{_suffixes(masks)}",
-        **keys,
-    }
-
-
-def _suffixes(paths: Sequence[PurePosixPath]) -> str:
-    """.png, or .{jpg,png} where there are several."""
-    found = sorted({".nii.gz" if p.name.endswith(".nii.gz") else p.suffix for p in paths})
-    return found[0] if len(found) == 1 else ".{" + ",".join(s[1:] for s in found) + "}"
-
-
-def _write_list(dest: Path, site: str, pairs: Pairs) -> dict[str, str]:
-    """Image, label, patient and split of every case, in a CSV beside the federation file."""
-    optional = {
-        "patient": any(case.patient for case, _ in pairs),
-        "split": any(case.part for case, _ in pairs),
-    }
-    columns = [column for column, there in optional.items() if there]
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(["image", "label", *columns])
-    for case, result in pairs:
-        label = f"{site}/{result.label}" if "/" in result.label else result.label
-        cells = {"patient": _patient(case), "split": case.part}
-        table.writerow([f"{site}/{result.image}", label, *(cells[column] for column in columns)])
-    write_text(dest / f"{site}.csv", text.getvalue())
-    return {"file": f"{site}.csv", **{column: column for column in columns}}
