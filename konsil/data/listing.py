@@ -118,11 +118,16 @@ class _SiteReader:
     def _pairs(self) -> Iterator[Item]:
         assert self.block.images is not None  # the block was checked to have both
         assert self.block.labels is not None
-        images = self._find(self.block.images, "images")
         labels = self.block.labels
         patterns = labels if isinstance(labels, dict) else {"": labels}
+        keys = {name: f"labels.{name}" if name else "labels" for name in patterns}
+        files = {name: self._find(text, keys[name]) for name, text in patterns.items()}
+        # Where masks lie beside their images, *.png matches both: what labels matches is no image.
+        taken = {path for matches in files.values() for path in matches}
+        found = self._find(self.block.images, "images")
+        images = {path: stars for path, stars in found.items() if path not in taken}
         masks = {
-            name: self._by_stars(text, images, f"labels.{name}" if name else "labels")
+            name: self._by_stars(files[name], images, keys[name], text)
             for name, text in patterns.items()
         }
         order = [n for n in self.manifest.labels or [*patterns] if n in patterns] or [""]
@@ -131,9 +136,10 @@ class _SiteReader:
             if len(paths) == len(patterns):
                 yield self._item(image, stars, paths, order)
 
-    def _by_stars(self, text: str, images: dict[str, Stars], key: str) -> dict[str, str]:
+    def _by_stars(
+        self, masks: dict[str, Stars], images: dict[str, Stars], key: str, text: str
+    ) -> dict[str, str]:
         """Image -> its mask: as many stars as both patterns have, from the end, must agree."""
-        masks = self._find(text, key)
         if not masks or not images:
             return {}
         shared = min(len(next(iter(images.values()))), len(next(iter(masks.values()))))
