@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from konsil.data.dicom_headers import Slice, image_slices
 from konsil.data.findings import BadFile
 from konsil.data.grid import Volume
-from konsil.data.volume_formats import itk_values, unreadable
+from konsil.data.volume_formats import itk_values, naming, unreadable
 
 SAME_PLACE = 0.01  # millimetres
 UNEVEN = 0.1  # of the usual gap between slices
@@ -74,21 +74,29 @@ def _difference(one: Slice, other: Slice) -> str:
 
 def in_order(slices: Sequence[Slice]) -> list[Slice]:
     """Sorted along the normal; names and instance numbers do not say where a slice lies."""
-    ordered = sorted(slices, key=lambda one: one.height)
-    for one, other in pairwise(ordered):
-        if other.height - one.height < SAME_PLACE:
+    heights = _heights(slices)
+    ordered = [slices[k] for k in np.argsort(heights, kind="stable")]
+    for (one, other), (low, high) in zip(pairwise(ordered), pairwise(sorted(heights)), strict=True):
+        if high - low < SAME_PLACE:
             cure = (
                 "keep one volume in the folder: choose by `series` in federation.yaml, or move "
                 "the other times, echoes or b-values away"
             )
-            detail = f"{one.name} and {other.name}, at {one.height:g} mm"
+            detail = f"{one.name} and {other.name}, at {low:g} mm"
             raise BadFile("several DICOM slices at one position", cure, detail)
     return ordered
 
 
+def _heights(slices: Sequence[Slice]) -> list[float]:
+    """Millimetres along the normal of the stack."""
+    assert slices[0].orientation is not None
+    normal = np.cross(*slices[0].orientation)
+    return [float(normal @ one.position) for one in slices if one.position is not None]
+
+
 def _check_gaps(slices: Sequence[Slice]) -> None:
     steps = [other.affine[:3, 3] - one.affine[:3, 3] for one, other in pairwise(slices)]
-    gaps = [other.height - one.height for one, other in pairwise(slices)]
+    gaps = [high - low for low, high in pairwise(_heights(slices))]
     if not gaps:
         return
     usual = sorted(gaps)[(len(gaps) - 1) // 2]
@@ -127,9 +135,8 @@ def _decoded(path: Path) -> NDArray[Any]:
     reader = sitk.ImageFileReader()
     reader.SetImageIO("GDCMImageIO")
     reader.SetFileName(str(path))
-    try:
-        return itk_values(reader.Execute())
-    except RuntimeError:
-        bad = unreadable(path, "DICOM")
-        bad.detail = f"{path.name}: {bad.detail}"
-        raise bad from None
+    with naming(path):
+        try:
+            return itk_values(reader.Execute())
+        except RuntimeError:
+            raise unreadable(path, "DICOM") from None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile
 from konsil.data.grid import Affine
-from konsil.data.volume_formats import LPS_TO_RAS, unreadable
+from konsil.data.volume_formats import LPS_TO_RAS, naming, unreadable
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -88,13 +88,6 @@ class Slice:
         affine[:3, 3] = 0 if self.position is None else self.position
         return LPS_TO_RAS @ affine
 
-    @property
-    def height(self) -> float:
-        """Where it lies along the normal of its plane."""
-        assert self.orientation is not None
-        assert self.position is not None
-        return float(np.cross(*self.orientation) @ self.position)
-
 
 # --- headers ------------------------------------------------------------------------------------
 
@@ -129,6 +122,15 @@ def image_slices(path: Path, series: str | None = None) -> list[Slice]:
     return [one for header in image_headers(path, series) for one in slices_of(header)]
 
 
+def slices_of(header: Header) -> list[Slice]:
+    """Every frame of a file, with its place."""
+    with naming(header.path):
+        try:
+            return list(_slices(header))
+        except (ValueError, TypeError, AttributeError, OverflowError):  # numbers that are none
+            raise unreadable(header.path, "DICOM") from None
+
+
 def _read_header(file: Path, asked: Path) -> Dataset:
     from pydicom import dcmread
     from pydicom.errors import InvalidDicomError
@@ -140,7 +142,8 @@ def _read_header(file: Path, asked: Path) -> Dataset:
             raise unreadable(file, "DICOM") from None
         raise _no_image(file) from None
     except Exception:  # pydicom raises whatever it stumbles over in a damaged file
-        raise unreadable(file, "DICOM") from None
+        with naming(file):
+            raise unreadable(file, "DICOM") from None
 
 
 def _no_image(file: Path) -> BadFile:
@@ -180,14 +183,13 @@ def _listed(headers: Sequence[Header]) -> str:
 # --- slices -------------------------------------------------------------------------------------
 
 
-def slices_of(header: Header) -> Iterator[Slice]:
-    """Every frame of a file, with its place."""
+def _slices(header: Header) -> Iterator[Slice]:
     data = header.dataset
     count = int(data.get("NumberOfFrames") or 1)
     frames = list(data.get("PerFrameFunctionalGroupsSequence") or [])
     if len({_scale(data, frame) for frame in frames}) > 1:
         cure = "export the series as one file a slice"
-        raise BadFile("frames with different rescale slopes", cure, header.path.name)
+        raise BadFile("frames with different rescale slopes", cure)
     for number in range(count):
         frame = frames[number] if number < len(frames) else None
         yield _slice(header, number, count, frame)

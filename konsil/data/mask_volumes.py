@@ -25,7 +25,7 @@ from konsil.data.findings import BadFile
 from konsil.data.grid import Volume, offset_text, onto_grid, put_plane
 from konsil.data.readers import read_mask
 from konsil.data.segmentations import MISPLACED, check_reference, read_segmentation
-from konsil.data.volume_formats import ITK, NIFTI, read_itk, read_nifti, suffix_of
+from konsil.data.volume_formats import ITK, NIFTI, naming, read_itk, read_nifti, suffix_of
 
 IGNORE = (
     "export the mask on its image's voxels, or write `geometry: ignore` in federation.yaml if it "
@@ -39,17 +39,19 @@ def read_mask_volume(
     volume: Volume,
     check_geometry: bool = True,
     series: str | None = None,
+    colours: bool = False,
 ) -> NDArray[Any]:
     """The values of a mask, integers of the shape of its image, on the image's own voxels.
 
     `path` is a NIfTI, MetaImage or NRRD file, a DICOM SEG (value = segment number), or a folder
     with one DICOM SEG, a series of mask slices, or a PNG for every slice of a DICOM image.
     `series` is the pattern that chose the image's series. `check_geometry=False` believes that a
-    mask of the right shape lies on its image whatever its header says.
+    mask of the right shape lies on its image whatever its header says. `colours`: the value of a
+    PNG's pixel is its colour, 0xRRGGBB.
     """
     suffix = suffix_of(path)
     if path.is_dir() and _holds_pictures(path):
-        return _read_pictures(path, image, volume, series)
+        return _read_pictures(path, image, volume, series, colours)
     if path.is_dir() or suffix not in (*NIFTI, *ITK):
         return _read_dicom(path, image, volume, check_geometry, series)
     read = read_nifti if suffix in NIFTI else read_itk
@@ -145,7 +147,9 @@ def _holds_pictures(folder: Path) -> bool:
     return bool(files) and all(file.suffix.lower() == ".png" for file in files)
 
 
-def _read_pictures(folder: Path, image: Path, volume: Volume, series: str | None) -> NDArray[Any]:
+def _read_pictures(
+    folder: Path, image: Path, volume: Volume, series: str | None, colours: bool
+) -> NDArray[Any]:
     if not image.is_dir():
         cure = "save the mask as NIfTI, on the image's voxels"
         raise BadFile("PNG masks for an image that is no DICOM series", cure, image.name)
@@ -153,7 +157,8 @@ def _read_pictures(folder: Path, image: Path, volume: Volume, series: str | None
     pairs = _paired(in_order(slices), files_of(folder))
     planes = []
     for one, file in pairs:
-        mask = read_mask(file.read_bytes())
+        with naming(file):
+            mask = read_mask(file.read_bytes(), colours)
         if mask.shape != one.size[::-1]:
             raise _other_shape((*mask.shape[::-1], len(pairs)), volume.shape)
         planes.append(mask.T)

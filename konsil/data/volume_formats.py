@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +45,16 @@ def unreadable(path: Path, kind: str) -> BadFile:
     detail = f"no whole {kind} file, {size} bytes" if size else "empty file"
     cure = "export or copy it again, or take it away"
     return BadFile("volume that cannot be read", cure, detail)
+
+
+@contextmanager
+def naming(file: Path) -> Iterator[None]:
+    """Says which file of a folder is refused: the folder's name is all that others know."""
+    try:
+        yield
+    except BadFile as bad:
+        bad.detail = f"{file.name}: {bad.detail}" if bad.detail else file.name
+        raise
 
 
 # --- NIfTI --------------------------------------------------------------------------------------

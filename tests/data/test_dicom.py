@@ -311,6 +311,14 @@ def test_an_empty_volume(tmp_path):
     refused(path, "empty volume", "every voxel 0")
 
 
+@pytest.mark.parametrize("content", [b"1,25\\0,50 ", b"one\\two "])
+def test_a_header_with_numbers_that_are_none(series, content):
+    data = (series / "IM002.dcm").read_bytes()
+    assert data.count(b"1.25\\0.5") == 1
+    (series / "IM002.dcm").write_bytes(data.replace(b"1.25\\0.5", content[:8]))
+    refused(series, "cannot be read", "IM002.dcm")
+
+
 def test_frames_of_different_scale(tmp_path):
     path = write_multiframe(tmp_path / "m.dcm", PIXELS, AFFINE)
     data = dcmread(path)
@@ -484,6 +492,16 @@ def test_pictures_that_do_not_pair(series, tmp_path, name):
     """Numbered from 0, all with the same last number, or a single one."""
     path = write_pictures(tmp_path / "masks", PIXELS % 2, lambda k: name.format(k))
     refused_mask(path, series, "do not pair", "6 slices", "InstanceNumber")
+
+
+def test_coloured_pictures(series, tmp_path):
+    path = write_pictures(tmp_path / "masks", PIXELS % 2, lambda k: f"{k + 1}.png")
+    red = np.zeros((5, 4, 3), np.uint8)
+    red[2, 1] = (255, 128, 0)
+    Image.fromarray(red).save(path / "3.png")
+    refused_mask(path, series, "coloured mask", "3.png")
+    mask = read_mask(path, series, colours=True)
+    assert np.argwhere(mask == 0xFF8000).tolist() == [[1, 2, 2]]
 
 
 def test_a_missing_picture(series, tmp_path):
