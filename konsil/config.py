@@ -28,6 +28,7 @@ from konsil.errors import ConfigError
 
 SYNTHETIC = ("retina", "prostate", "pathology")
 SOURCES = ("synthetic", "folder", "csv", "file")
+PLACES = ("folder", "csv", "file", "cache", "cache_limit")  # where data lie changes no number
 CACHE_LIMIT = "50 GB"  # of decoded images, unless said otherwise
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 

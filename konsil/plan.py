@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from konsil import __version__
-from konsil.config import Experiment, MethodConfig
+from konsil.config import PLACES, Experiment, MethodConfig
 from konsil.errors import ConfigError
 from konsil.method import Context, Method, make_method, method_settings
 from konsil.networks import NetworkSpec, check_spec
@@ -154,7 +154,7 @@ class Plan:
         experiment.pop("name")
         experiment.pop("plugins")  # where they lie; what they hold is below
         experiment["server"].pop("means_only")  # it refuses methods, and changes none
-        for place in ("folder", "csv", "file", "cache", "cache_limit"):
+        for place in PLACES:
             experiment["federation"].pop(place)
         return {
             **self._plugins(),

@@ -15,6 +15,7 @@ import torch
 import yaml
 
 from konsil.compute import check_device, prepare_process
+from konsil.config import PLACES
 from konsil.engines import Engine, make_engine
 from konsil.errors import RunError
 from konsil.evaluation.protocol import CHECKPOINTS, Checkpoint, Examiner
@@ -196,7 +197,7 @@ METHODS = "experiment.methods"
 MAY_DIFFER = {
     *("hash", "environment", "data_folder", "experiment.engine", "experiment.name"),
     *("experiment.plugins", "experiment.server.means_only"),
-    *(f"experiment.federation.{place}" for place in ("folder", "csv", "cache")),
+    *(f"experiment.federation.{place}" for place in PLACES),
 }
 
 
