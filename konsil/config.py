@@ -96,9 +96,7 @@ class FederationConfig(Block):
     @property
     def cache_folder(self) -> Path:
         """Where decoded images are kept between runs."""
-        if self.cache is not None:
-            return self.cache
-        return Path(os.environ.get("KONSIL_CACHE", "~/.cache/konsil")).expanduser()
+        return self.cache if self.cache is not None else usual_cache()
 
     @field_validator("cache_limit")
     @classmethod
@@ -110,13 +108,22 @@ class FederationConfig(Block):
     @property
     def cache_limit_bytes(self) -> int:
         """How large the cache may grow."""
-        if self.cache_limit is not None:
-            return number_of_bytes(self.cache_limit)
-        given = os.environ.get("KONSIL_CACHE_LIMIT", CACHE_LIMIT)
-        try:
-            return number_of_bytes(given)
-        except ValueError as error:
-            raise ConfigError(f"KONSIL_CACHE_LIMIT = {given!r}: {error}") from None
+        limit = self.cache_limit
+        return usual_cache_limit() if limit is None else number_of_bytes(limit)
+
+
+def usual_cache() -> Path:
+    """Where decoded images are kept unless an experiment says otherwise."""
+    return Path(os.environ.get("KONSIL_CACHE", "~/.cache/konsil")).expanduser()
+
+
+def usual_cache_limit() -> int:
+    """How large the cache may grow unless an experiment says otherwise."""
+    given = os.environ.get("KONSIL_CACHE_LIMIT", CACHE_LIMIT)
+    try:
+        return number_of_bytes(given)
+    except ValueError as error:
+        raise ConfigError(f"KONSIL_CACHE_LIMIT = {given!r}: {error}") from None
 
 
 def number_of_bytes(text: int | str) -> int:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column, Table
 
 from konsil.cli.terminal import console, problems
 
@@ -44,7 +47,7 @@ def init(
 
     with progress() as report:
         first = write_first_file(folder, task, overwrite, report)
-    console.print(first.in_words(), soft_wrap=True, highlight=False, markup=False)
+    _say(first.in_words())
 
 
 @app.command()
@@ -75,7 +78,104 @@ def preview(
 
     with progress() as report:
         page = write_preview(path, out, sites=site, images=images, report=report)
-    console.print(f"{page}: open it in a browser. It shows images of patients: keep it safe.")
+    _say(f"{page}: open it in a browser. It shows images of patients: keep it safe.")
+
+
+@app.command("import")
+def import_(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A data set; without it, all are listed.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Argument(metavar="SRC", help="The folder that was downloaded.")
+    ] = None,
+    dest: Annotated[
+        Path | None, typer.Argument(metavar="DEST", help="The federation; it may have sites.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace sites that are there already.")
+    ] = False,
+    splits: Annotated[
+        str, typer.Option(help="drawn, or given: the data set's own, where it has them.")
+    ] = "drawn",
+    crop: Annotated[
+        float | None, typer.Option(help="A square so many times the optic disc's diameter wide.")
+    ] = None,
+    release: Annotated[str | None, typer.Option(help="Of a set published several times.")] = None,
+    images: Annotated[int | None, typer.Option(help="A random subset of this size.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the subset.")] = 0,
+    link: Annotated[bool, typer.Option("--link", help="Hard links instead of copies.")] = False,
+    centres: Annotated[
+        bool, typer.Option("--centres", help="A site for each centre that can be told apart.")
+    ] = False,
+    json_: AsJson = False,
+) -> None:
+    """Bring a public data set into the common form. Without SRC: what it is and where to get it."""
+    from konsil.data.importers import Options, import_dataset
+
+    if source is None or name is None:
+        _print_importers(name)
+        return
+    if dest is None:
+        raise typer.BadParameter("missing: the folder of the federation", param_hint="DEST")
+    if splits not in ("drawn", "given"):
+        raise typer.BadParameter("drawn or given", param_hint="--splits")
+    options = Options(overwrite, splits, crop, release, images, seed, link, centres)  # type: ignore[arg-type]
+    with progress() as report:
+        made = import_dataset(name, source, dest, options, report)
+    if json_:
+        print(json.dumps(made.to_json(), indent=1))
+    else:
+        _say(made.text())
+
+
+def _print_importers(name: str | None) -> None:
+    """One data set in full, or all in a table."""
+    from konsil.data.importers import importer, importers
+
+    if name is not None:
+        _say(importer(name).describe())
+        return
+    table = Table("name", "data set", "sites")
+    for one in importers().values():
+        table.add_row(one.name, one.title, ", ".join(one.sites))
+    console.print(table)
+    _say("konsil data import NAME: its layout, its licence, where to get it")
+
+
+@app.command()
+def cache(
+    remove_unused: Annotated[
+        bool, typer.Option("--remove-unused", help="Remove what no run is using.")
+    ] = False,
+    json_: AsJson = False,
+) -> None:
+    """Show what decoded images take on the disk, and how much they may."""
+    from konsil.config import usual_cache, usual_cache_limit
+    from konsil.data.cache import entries, readable, remove
+
+    folder = usual_cache()
+    removed = remove(folder) if remove_unused else []
+    there = entries(folder)
+    if json_:
+        plain = [{**asdict(entry), "folder": str(entry.folder)} for entry in there]
+        print(json.dumps(plain, indent=1))
+        return
+    table = Table("entry", Column("size", justify="right"), "last use", "in use")
+    for entry in there:
+        used = datetime.fromtimestamp(entry.last_use).isoformat(" ", "minutes")
+        state = "yes" if entry.in_use else "" if entry.whole else "left over"
+        table.add_row(entry.name, readable(entry.bytes), used, state)
+    console.print(table)
+    if removed:
+        _say(f"removed: {len(removed)} entries, {readable(sum(e.bytes for e in removed))}")
+    total = readable(sum(entry.bytes for entry in there))
+    _say(f"{folder}: {total} of at most {readable(usual_cache_limit())} (KONSIL_CACHE_LIMIT)")
+
+
+def _say(text: str) -> None:
+    """Text as it is: no markup, no colours of numbers, no broken paths."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 @contextmanager
@@ -89,11 +189,11 @@ def progress() -> Iterator[Report]:
         transient=True,
     )
     with bar:
-        tasks: dict[str, int] = {}
+        tasks: dict[str, TaskID] = {}
 
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:
                 tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)  # type: ignore[arg-type]
+            bar.update(tasks[what], completed=done, total=total)
 
         yield report

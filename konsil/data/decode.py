@@ -72,6 +72,13 @@ class _Decoder:
                 raise bad
 
 
+def bytes_of(recipe: Recipe, images: int) -> int:
+    """What the arrays of so many images need on the disk, headers of the files aside."""
+    plane = recipe.size**2
+    target = 8 if recipe.classes else len(recipe.structures) * plane
+    return images * (recipe.channels * plane + target)
+
+
 # --- all of them --------------------------------------------------------------------------------
 
 

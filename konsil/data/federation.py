@@ -12,7 +12,7 @@ import PIL
 
 from konsil.config import FederationConfig, TaskConfig
 from konsil.data.cache import folder_once
-from konsil.data.decode import Report, write_arrays
+from konsil.data.decode import Report, bytes_of, write_arrays
 from konsil.data.notes import warnings_about
 from konsil.data.origin import find_source
 from konsil.data.planes import into_planes
@@ -75,7 +75,10 @@ def open_federation(
     # Another version of the decoder may give other pixels for the same files.
     folder = config.cache_folder / f"{identity[:32]}-pillow{PIL.__version__}"
     facts = folder_once(
-        folder, lambda entry: write_arrays(entry, source.root, items, recipe, digests, report)
+        folder,
+        lambda entry: write_arrays(entry, source.root, items, recipe, digests, report),
+        size=bytes_of(recipe, len(items)),
+        limit=config.cache_limit_bytes,
     )
     return Federation(
         sites=list(sites),
