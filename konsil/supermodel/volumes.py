@@ -1,0 +1,98 @@
+"""A super model on a volume: plane by plane, and the answers put together on the same voxels.
+
+Planes are read, windowed and resized by the functions that training uses (`konsil.data`). Beyond
+those this needs what the super model itself needs, and no training code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from konsil.data.findings import BadFile
+from konsil.data.intensity import OF_VOLUMES, Window, to_eight_bit
+from konsil.data.readers import fit
+from konsil.data.volumes import View, Volume, from_planes, planes, read_volume, write_volume
+from konsil.errors import DataError
+from konsil.supermodel import GLOBAL, Answer, SuperModel
+
+ALL = "all"  # an ensemble asks every model
+BATCH = 16  # planes
+
+
+@dataclass(frozen=True, eq=False)
+class Segmented:
+    """What a super model says of a volume."""
+
+    volume: Volume  # 0 is background, 1 the first structure of the model's labels, and so on
+    asked: list[str]  # for each plane who answered: a site's specialist, `global`, or `all`
+    confidence: list[float]  # for each plane how sure the selector is of its choice
+
+
+def segment_volume(
+    model: SuperModel,
+    path: Path,
+    out: Path,
+    *,
+    view: View = "axial",
+    window: Window | None = None,
+    channel: int | None = None,
+    series: str | None = None,
+) -> Segmented:
+    """Segment a volume file or a DICOM series' folder, and write the mask to `out`.
+
+    The mask has the voxels and the affine of the volume; each plane's answer comes back to the
+    plane's own size by nearest neighbour. Where structures overlap, the later one is painted over
+    the earlier (the cup over the disc). `view`, `window`, `channel` and `series` must be those of
+    the federation file that the model was trained with.
+    """
+    if model.facts.task != "segmentation":
+        raise DataError(f"{path}: this super model is for {model.facts.task}, it draws no masks")
+    try:
+        volume = read_volume(path, channel, series)
+    except BadFile as bad:
+        detail = f" ({bad.detail})" if bad.detail else ""
+        raise DataError(f"{path}: {bad.what}{detail}; {bad.cure}") from None
+    stack = to_eight_bit(planes(volume.array, volume.affine, view), window or OF_VOLUMES)
+    _, height, width = stack.shape[:3]
+    painted: list[NDArray[np.uint8]] = []
+    asked: list[str] = []
+    confidence: list[float] = []
+    for answer in _answers(model, stack):
+        painted += [_painted(logits, (height, width)) for logits in answer.logits.cpu().numpy()]
+        asked += _asked(model, answer)
+        confidence += answer.route.confidence.tolist()
+    mask = Volume(from_planes(np.stack(painted), volume.affine, view), volume.affine)
+    write_volume(out, mask)
+    return Segmented(mask, asked, confidence)
+
+
+def _answers(model: SuperModel, stack: NDArray[np.uint8]) -> Iterator[Answer]:
+    channels, size = model.facts.network["in_channels"], model.facts.network["image_size"]
+    for start in range(0, len(stack), BATCH):
+        pictures = (Image.fromarray(plane) for plane in stack[start : start + BATCH])
+        images = np.stack([fit(picture, channels, size) for picture in pictures])
+        yield model.answer(torch.from_numpy(images).float().div_(255))
+
+
+def _painted(logits: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.uint8]:
+    """Structures as values 1, 2, ... at the plane's own size."""
+    values = np.zeros(logits.shape[1:], np.uint8)
+    for number, structure in enumerate(logits, 1):
+        values[structure > 0] = number  # a sigmoid above one half
+    picture = Image.fromarray(values).resize(shape[::-1], Image.Resampling.NEAREST)
+    return np.asarray(picture)
+
+
+def _asked(model: SuperModel, answer: Answer) -> list[str]:
+    if model.facts.routing == "ensemble":
+        return [ALL] * len(answer.logits)
+    route = zip(answer.route.site.tolist(), answer.route.specialist.tolist(), strict=True)
+    return [model.facts.sites[site] if specialist else GLOBAL for site, specialist in route]
