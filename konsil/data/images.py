@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from konsil.data.cache_room import keep
 from konsil.errors import DataError
+
+NPY_HEADER = 128  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,7 @@ def training_data(folder: Path, sites: Sequence[str]) -> TrainingData:
     """The training and validation images of these sites, pooled in this order; no test file
     is opened.
     """
+    keep(folder)
     return TrainingData(
         train=Images.pooled([_open(folder / site / "train") for site in sites]),
         val=Images.pooled([_open(folder / site / "val") for site in sites]),
@@ -59,10 +63,21 @@ def training_data(folder: Path, sites: Sequence[str]) -> TrainingData:
 
 def test_images(folder: Path, site: str) -> Images:
     """The test images of a site. For evaluation alone."""
+    keep(folder)
     return _open(folder / site / "test")
 
 
 test_images.__test__ = False  # type: ignore[attr-defined]  # pytest shall not take it for a test
+
+
+def arrays_size(rows: Iterable[int], channels: int, size: int, structures: int) -> int:
+    """The bytes of a federation's arrays, given the images of each site and split.
+
+    A classification has no structures, and a class number of eight bytes an image.
+    """
+    image = channels * size**2
+    target = structures * size**2 or 8
+    return sum(2 * NPY_HEADER + count * (image + target) for count in rows)
 
 
 def _open(folder: Path) -> Images:
