@@ -80,7 +80,7 @@ def _cases(
     for (folder, number), files in sorted(pictures.items()):
         graders = {grader: path for grader, path in files.items() if grader != "prime"}
         if folder.lower() in replaced:
-            mask = partial(_leave_out, f"{folder}{CORRECTED} replaces it")
+            mask = partial(_leave_out, f"the corrected folder replaces {folder}")
         elif "prime" not in files:
             mask = partial(_leave_out, f"there is no picture without lines (image{number}prime)")
         else:
@@ -111,15 +111,15 @@ def _majority(root: Path, prime: str, graders: Mapping[str, str]) -> tuple[NDArr
     unusable = [f"grader {g} (no file)" for g in map(str, range(1, 7)) if g not in graders]
     for grader, path in sorted(graders.items()):
         with blaming(path):
-            lines = _lines(picture, read_image(root / path).convert("RGB"))
+            copy = read_image(root / path).convert("RGB")
         try:
-            masks.append(outlined(lines))
+            masks.append(outlined(_lines(picture, copy)))
         except LeftOut as why:
             unusable.append(f"grader {grader} ({why})")
     if not masks:
         raise LeftOut("no grader is usable: " + ", ".join(unusable))
     disc, cup = (2 * np.sum(marked, axis=0) > len(masks) for marked in zip(*masks, strict=True))
-    note = f"without {', '.join(unusable)}; {len(masks)} graders remain" if unusable else ""
+    note = f"without {', '.join(unusable)}: {len(masks)} of 6 graders remain" if unusable else ""
     return disc_and_cup(disc, cup), note
 
 
@@ -129,7 +129,7 @@ def _lines(picture: Image.Image, copy: Image.Image) -> Mask:
     from PIL import ImageChops
 
     if copy.size != picture.size:
-        return np.zeros((1, 1), dtype=bool)  # no line can be told: as if none had been drawn
+        raise LeftOut("another size than the picture")
     difference = np.asarray(ImageChops.difference(picture, copy))
     lines: Mask = difference[..., 0] > DIFFERENT
     for channel in (1, 2):

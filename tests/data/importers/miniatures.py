@@ -67,8 +67,8 @@ class Download:
             if path.is_file()
         )
 
-    def opened(self, **more: object) -> Federation:
+    def opened(self, task: str = "segmentation", **more: object) -> Federation:
         config = FederationConfig(
             file=self.dest, image_size=16, cache=self.dest.parent / "cache", **more
         )
-        return open_federation(config, TaskConfig())
+        return open_federation(config, TaskConfig(name=task))
