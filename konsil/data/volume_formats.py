@@ -42,7 +42,9 @@ def suffix_of(path: Path) -> str:
 def unreadable(path: Path, kind: str) -> BadFile:
     """A file that its library refuses."""
     size = path.stat().st_size if path.exists() else 0
-    detail = f"no whole {kind} file, {size} bytes" if size else "empty file"
+    detail = f"not a whole {kind} file, or of an unknown kind; {size} bytes"
+    if not size:
+        detail = "empty file"
     cure = "export or copy it again, or take it away"
     return BadFile("volume that cannot be read", cure, detail)
 
@@ -77,9 +79,12 @@ def _nifti_values(image: Any) -> NDArray[Any]:
     """Scaled values; integers stay integers if the scaling only adds a whole number."""
     proxy = image.dataobj
     raw: NDArray[Any] = proxy.get_unscaled()
+    if not raw.dtype.isnative and not raw.dtype.names:
+        raw = raw.astype(raw.dtype.newbyteorder("="))
     if raw.dtype.kind in "iu" and proxy.slope == 1 and float(proxy.inter).is_integer():
         return moved(raw, int(proxy.inter))
-    return np.asanyarray(proxy)
+    scaled = proxy.slope != 1 or proxy.inter != 0
+    return raw * np.float64(proxy.slope) + proxy.inter if scaled else raw
 
 
 def moved(array: NDArray[Any], offset: int) -> NDArray[Any]:

@@ -258,6 +258,19 @@ def test_an_offset_that_leaves_the_type_widens_it(tmp_path):
     np.testing.assert_array_equal(volume.array, stored.astype(int) - 1000)
 
 
+@pytest.mark.parametrize("dtype", [">i2", ">f4"])
+def test_files_of_the_other_byte_order(tmp_path, dtype):
+    """torch takes no others than the machine's own."""
+    shape, affine = grid()
+    image = nibabel.Nifti1Image(noise(shape).astype(dtype), affine)
+    image = nibabel.Nifti1Image(image.dataobj, affine, image.header.as_byteswapped(">"))
+    nibabel.save(image, tmp_path / "v.nii")
+    assert (tmp_path / "v.nii").read_bytes()[:2] == b"\0\0"  # sizeof_hdr begins with its high byte
+    volume = read_volume(tmp_path / "v.nii")
+    assert volume.array.dtype.isnative
+    np.testing.assert_array_equal(volume.array, noise(shape))
+
+
 def test_four_axes_need_a_channel(tmp_path):
     shape, affine = grid()
     array = noise((*shape, 2))
