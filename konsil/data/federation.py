@@ -80,13 +80,14 @@ def open_federation(
         size=bytes_of(recipe, len(items)),
         limit=config.cache_limit_bytes,
     )
+    odd = warnings_about(items, recipe, facts, digests, listing)
     return Federation(
         sites=list(sites),
         labels=recipe.labels,
         channels=recipe.channels,
         counts=_count(sites, [(i.site, i.split) for i in items]),
         patients=_count(sites, list({(i.site, i.split, i.patient): 0 for i in items})),
-        warnings=listing.notes + warnings_about(items, recipe, facts, digests, listing),
+        warnings=[*listing.notes, *(note.text for note in odd)],
         fingerprint=identity,
         folder=folder,
         items=tuple(items),

@@ -1,9 +1,13 @@
-"""What is allowed in a federation but should be known before round 1."""
+"""What is allowed in a federation but should be known before round 1.
+
+Training shows these notes, and `konsil data check` shows them among others.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from konsil.data.listing import Listing
@@ -13,6 +17,17 @@ from konsil.data.sources import SPLITS, Item
 FEW_IMAGES = 5  # a score over fewer is mostly chance
 DARK = 65535 // 4  # a 16-bit image that uses less than this loses its greys at 8 bit
 
+Pair = tuple[Item, Item]
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that is legal but unlikely to be meant, and what to do."""
+
+    kind: str  # a few words, for machines
+    text: str  # one or two sentences, for people
+    site: str | None = None  # None: it concerns several
+
 
 def warnings_about(
     items: Sequence[Item],
@@ -20,78 +35,118 @@ def warnings_about(
     facts: Mapping[str, Any],
     digests: Digests,
     listing: Listing,
-) -> list[str]:
-    """One sentence for each thing that is legal but unlikely to be meant."""
+) -> list[Note]:
+    """Everything that training warns of."""
+    copies = between_splits(exact_copies(items, digests), "the same, byte for byte, as")
+    return [*site_notes(items, recipe, facts), *copies, *shared_patients(items, listing)]
+
+
+def site_notes(items: Sequence[Item], recipe: Recipe, facts: Mapping[str, Any]) -> list[Note]:
+    """What is odd about a single site, given its images and what decoding them showed."""
     notes = []
     for site in dict.fromkeys(item.site for item in items):
         own = [item for item in items if item.site == site]
         notes += _small_splits(site, own)
         notes += _missing_classes(site, own, recipe.classes) if recipe.classes else []
         notes += _from_pixels(site, facts[site], recipe)
-    return notes + _copies(items, digests) + shared_patients(items, listing)
+    return notes
 
 
-def _small_splits(site: str, items: Sequence[Item]) -> list[str]:
+def _small_splits(site: str, items: Sequence[Item]) -> list[Note]:
     counts = Counter(item.split for item in items)
     return [
-        f"site {site}: {counts[split]} image(s) in {split}; a score over so few is mostly chance"
+        Note(
+            "few images",
+            f"site {site}: {counts[split]} image(s) in {split}; a score over so few is mostly "
+            "chance: add patients, or give it a larger part of the split",
+            site,
+        )
         for split in ("val", "test")
         if counts[split] < FEW_IMAGES
     ]
 
 
-def _missing_classes(site: str, items: Sequence[Item], classes: Sequence[str]) -> list[str]:
+def _missing_classes(site: str, items: Sequence[Item], classes: Sequence[str]) -> list[Note]:
     present = {split: {i.label for i in items if i.split == split} for split in SPLITS}
     anywhere = set[str]().union(*present.values())
     if len(anywhere) == 1:
-        return [
+        text = (
             f"site {site}: only the class {min(anywhere)}; AUC is left out for it. A model cannot "
             "learn the difference there: add images of the other class or leave the site out"
-        ]
+        )
+        return [Note("one class", text, site)]
     notes = [
-        f"site {site}: no image of the class {name}" for name in classes if name not in anywhere
+        Note(
+            "missing class",
+            f"site {site}: no image of the class {name}; a model learns it from other sites "
+            "alone: add images of it, or keep this in mind",
+            site,
+        )
+        for name in classes
+        if name not in anywhere
     ]
     for split in SPLITS:
         if len(present[split]) == 1:
             only = min(present[split])
-            notes.append(f"site {site}: only the class {only} in {split}; AUC is left out there")
+            text = (
+                f"site {site}: only the class {only} in {split}; AUC is left out there: add images "
+                "of the other class, or try another seed of the split"
+            )
+            notes.append(Note("one class in a split", text, site))
     return notes
 
 
-def _from_pixels(site: str, facts: Mapping[str, Any], recipe: Recipe) -> list[str]:
+def _from_pixels(site: str, facts: Mapping[str, Any], recipe: Recipe) -> list[Note]:
     notes = []
     empty = facts["empty_structures"]
+    cure = "mend the masks or what their values mean, or leave the site out"
     if empty and len(empty) == len(recipe.structures):
-        notes.append(f"site {site}: every mask is empty")
+        notes.append(Note("empty masks", f"site {site}: every mask is empty: {cure}", site))
     elif empty:
-        notes.append(f"site {site}: {', '.join(empty)} in no mask")
+        text = f"site {site}: {', '.join(empty)} in no mask: {cure}"
+        notes.append(Note("missing structure", text, site))
     brightest = facts["brightest_16_bit"]
     if brightest is not None and brightest < DARK:
-        notes.append(
+        text = (
             f"site {site}: the 16-bit images reach {brightest} of 65535; scaled to 8 bit they "
-            "keep few greys, so stretch them to the full range before"
+            f"keep few greys: give a window in a federation file, such as window: [0, {brightest}]"
         )
+        notes.append(Note("dark images", text, site))
     return notes
 
 
-def _copies(items: Sequence[Item], digests: Digests) -> list[str]:
+# --- copies -------------------------------------------------------------------------------------
+
+
+def exact_copies(items: Sequence[Item], digests: Digests) -> list[Pair]:
+    """Images whose file is, byte for byte, that of an earlier one, each with the earlier one."""
+    first: dict[tuple[str, int | None], Item] = {}
+    pairs = [(first.setdefault((digests[i.image], i.plane), i), i) for i in items]
+    return [(a, b) for a, b in pairs if a is not b]
+
+
+def between_splits(pairs: Sequence[Pair], how: str) -> list[Note]:
     """The same picture on two sides of a split would let a model learn its test by heart."""
-    first: dict[str, Item] = {}
-    pairs = []
-    for item in items:
-        other = first.setdefault(digests[item.image], item)
-        if other.split != item.split:
-            pairs.append((other, item))
-    if not pairs:
+    across = [(a, b) for a, b in pairs if a.split != b.split]
+    if not across:
         return []
-    a, b = pairs[0]
-    return [
-        f"{len(pairs)} image(s) occur again in another split, such as {a.image} ({a.split}) and "
-        f"{b.image} ({b.split}); take the copies away or give both the same patient"
-    ]
+    a, b = across[0]
+    text = (
+        f"{_images(across)} {how} one in another split, such as {a.name} ({a.split}) and {b.name} "
+        f"({b.split}); the score would measure memory: take the copies away, or give both the "
+        "same patient"
+    )
+    return [Note("copies in different splits", text)]
 
 
-def shared_patients(items: Sequence[Item], listing: Listing) -> list[str]:
+def _images(pairs: Sequence[Pair]) -> str:
+    return "1 image is" if len(pairs) == 1 else f"{len(pairs)} images are"
+
+
+# --- patients -----------------------------------------------------------------------------------
+
+
+def shared_patients(items: Sequence[Item], listing: Listing) -> list[Note]:
     """One id at two sites: perhaps one person, of whom a model would know more than it should."""
     sites: dict[str, dict[str, Item]] = {}
     for item in items:
@@ -103,7 +158,8 @@ def shared_patients(items: Sequence[Item], listing: Listing) -> list[str]:
     patient, at = twice[0]
     where = " and ".join(f"{site} ({item.image})" for site, item in at.items())
     count = f"{len(twice)} patient ids occur" if len(twice) > 1 else "1 patient id occurs"
-    return [
+    text = (
         f"{count} at several sites, such as {patient} at {where}; if that is one person, keep them "
         "at one site; if the sites only number alike, nothing is wrong"
-    ]
+    )
+    return [Note("patient ids at several sites", text)]

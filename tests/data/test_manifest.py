@@ -376,4 +376,4 @@ def test_one_id_at_two_sites_is_told(build):
     [*_, note] = build.open(file=build.manifest(text)).warnings
     assert note.startswith("2 patient ids occur at several sites, such as anna at a (a/images/anna")
     numbered = build.open(file=build.manifest(text.replace(r"patient: ^(.+)_\d$", ""))).warnings
-    assert not [note for note in numbered if "patient" in note]
+    assert not [note for note in numbered if "patient ids" in note]

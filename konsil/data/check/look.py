@@ -34,6 +34,8 @@ GREYS = 256
 PERCENTILES = (5, 25, 50, 75, 95)
 # The columns of `Seen.statistics`: these, channel after channel (grey, or red, green, blue).
 STATISTICS = ("mean", "deviation", *(f"percentile {p}" for p in PERCENTILES))
+SHARES = np.array(PERCENTILES) / 100
+POWERS = np.arange(GREYS)[:, None] ** np.array([1, 2])  # of every grey
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +126,6 @@ def describe(item: Item, study: Study, planes: Sequence[int], channels: int) -> 
     greys = [picture.convert("L") for picture in pictures]
     histograms = [np.array(grey.histogram(), np.int64) for grey in greys]
     masks = [_of_planes(mask, planes) for mask in study.masks]
-    low, high = _range(study, histograms)
     return Seen(
         item=item,
         kind=study.kind,
@@ -132,8 +133,8 @@ def describe(item: Item, study: Study, planes: Sequence[int], channels: int) -> 
         planes=tuple(planes),
         spacing=study.spacing,
         pixel=_pixel(study.raw, study.spacing is not None),
-        low=low,
-        high=high,
+        low=float(study.raw.min()),
+        high=float(study.raw.max()),
         histogram=sum(histograms, np.zeros(GREYS, np.int64)),
         values=dict(sum((Counter(mask.counts) for mask in study.masks), Counter[int]())),
         areas={name: area for mask in masks for name, area in _areas(mask).items()},
@@ -162,31 +163,24 @@ def _pixel(raw: NDArray[Any], volume: bool) -> str:
     return f"{bits}-bit {colour}"
 
 
-def _range(study: Study, histograms: Sequence[NDArray[np.int64]]) -> tuple[float, float]:
-    """The darkest and the brightest pixel."""
-    if study.raw.dtype == np.uint8 and study.raw.ndim == 3 and len(study.raw) == 1:
-        present = np.flatnonzero(histograms[0])  # of grey pictures that is cheaper
-        return float(present[0]), float(present[-1])
-    return float(study.raw.min()), float(study.raw.max())
-
-
 def _statistics(
     picture: Image.Image, grey: NDArray[np.int64], channels: int
 ) -> NDArray[np.float32]:
     if channels == 1 or picture.mode in ("L", "1"):
-        return np.tile(_of_histogram(grey), channels)
+        return np.tile(_of_histograms(grey[None]), channels)
     every = np.array(picture.convert("RGB").histogram(), np.int64).reshape(3, GREYS)
-    return np.concatenate([_of_histogram(one) for one in every])
+    return _of_histograms(every)
 
 
-def _of_histogram(counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The STATISTICS of one channel."""
-    total = counts.sum()
-    levels = np.arange(GREYS)
-    mean = counts @ levels / total
-    deviation = np.sqrt(max(0.0, counts @ levels**2 / total - mean**2))
-    below = counts.cumsum() / total * 100
-    return np.array([mean, deviation, *np.searchsorted(below, PERCENTILES)], np.float32)
+def _of_histograms(counts: NDArray[np.int64]) -> NDArray[np.float32]:
+    """The STATISTICS of the channels with these histograms, one channel after the other."""
+    below = counts.cumsum(axis=1)
+    total = below[:, -1:]
+    means, squares = (counts @ POWERS / total).T
+    deviations = np.sqrt(np.maximum(0, squares - means**2))
+    wanted = total * SHARES
+    levels = [np.searchsorted(*channel) for channel in zip(below, wanted, strict=True)]
+    return np.column_stack([means, deviations, levels]).astype(np.float32).ravel()
 
 
 # --- masks --------------------------------------------------------------------------------------
