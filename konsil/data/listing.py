@@ -203,7 +203,7 @@ class _SiteReader:
         path = self.manifest.root / listed.file
         if not self._inside(listed.file):
             return
-        read = _datalist if path.suffix.lower() == ".json" else _table
+        read = _datalist if path.suffix.lower() == ".json" else read_table
         columns, rows = read(path)
         listed = _with_usual_columns(listed, columns)
         self.knows_patients |= listed.patient is not None
@@ -227,7 +227,7 @@ class _SiteReader:
             wanted = ", ".join(f"{k} = {v}" for k, v in listed.where.items())
             self._complain("list without a row for its site", f"{path.name}: {wanted}", "mend it")
 
-    def _row_item(self, path: Path, row: _Row, listed: Listed) -> Item | None:
+    def _row_item(self, path: Path, row: Row, listed: Listed) -> Item | None:
         where = f"{path.name}, {row.where}"
         cells = {}
         for key in ("image", "label", "patient", "split"):
@@ -303,19 +303,22 @@ class _SiteReader:
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
+    """One row of a list."""
+
     where: str
     cells: Mapping[str, str]
     split: str = ""
     labels: Mapping[str, str] | None = None  # a datalist with several labels, or {} for none
 
 
-def _table(path: Path) -> tuple[list[str], list[_Row]]:
+def read_table(path: Path) -> tuple[list[str], list[Row]]:
+    """The columns and rows of a CSV."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
             reader.fieldnames = [name.strip() for name in reader.fieldnames or []]
-            rows = [_Row(f"line {reader.line_num}", _texts(row)) for row in reader]
+            rows = [Row(f"line {reader.line_num}", _texts(row)) for row in reader]
             columns = list(reader.fieldnames)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; a site's list is a CSV or datalist") from None
@@ -328,7 +331,7 @@ def _texts(row: Mapping[str | Any, Any]) -> dict[str, str]:
     return {str(k): v if isinstance(v, str) else "" for k, v in row.items() if k is not None}
 
 
-def _datalist(path: Path) -> tuple[list[str], list[_Row]]:
+def _datalist(path: Path) -> tuple[list[str], list[Row]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -353,14 +356,14 @@ def _datalist(path: Path) -> tuple[list[str], list[_Row]]:
     return list(columns), rows
 
 
-def _datalist_row(entry: Any, where: str, split: str) -> _Row:
+def _datalist_row(entry: Any, where: str, split: str) -> Row:
     if isinstance(entry, str):  # an image without a label, as in the test part of a challenge
-        return _Row(where, {"image": entry}, split, {})
+        return Row(where, {"image": entry}, split, {})
     plain = {k: str(v) for k, v in entry.items() if not isinstance(v, dict | list)}
     label = entry.get("label")
     if label is None:
-        return _Row(where, plain, split, {})
-    return _Row(where, plain, split, label if isinstance(label, dict) else None)
+        return Row(where, plain, split, {})
+    return Row(where, plain, split, label if isinstance(label, dict) else None)
 
 
 def _with_usual_columns(listed: Listed, columns: Sequence[str]) -> Listed:
@@ -383,7 +386,7 @@ def _with_splits(manifest: Manifest, items: list[Item], found: Findings) -> list
     if name is None or not items:
         return items
     Pattern(name, "split.file")  # refuses what leaves the folder
-    columns, rows = _table(manifest.root / name)
+    columns, rows = read_table(manifest.root / name)
     missing = [c for c in ("site", "image", "split") if c not in columns]
     if missing:
         raise DataError(
