@@ -1,7 +1,10 @@
 import pytest
 import torch
+from methods import toy
+from torch.nn import functional
 
-from konsil.data import augment, augment_light
+from konsil import site as site_module
+from konsil.data import augment, augment_light, training_data
 
 
 def generator(seed=0):
@@ -85,3 +88,42 @@ def test_exposure_by_hand(still, monkeypatch):
     new_x, _ = augment_light(x, torch.zeros(4), generator())
     added = 0.1 * (2 * torch.rand(4, 8, generator=generator())[:, 7] - 1)
     assert torch.allclose(new_x, (0.5 + added).view(4, 1, 1, 1).expand_as(x), atol=1e-5)
+
+
+@pytest.mark.parametrize(("count", "height", "width"), [(1, 7, 5), (8, 64, 64), (3, 33, 128)])
+def test_the_grid_is_torchs(count, height, width):
+    draws = 2 * torch.rand(count, 8, generator=generator(3)) - 1
+    affine = augment._affine(draws[:, 0].sign(), draws)
+    expected = functional.affine_grid(affine, [count, 1, height, width], align_corners=False)
+    # Equal to the bit where it was measured; another processor may multiply in another order.
+    grid = augment._sampling_grid(affine, height, width)
+    assert torch.allclose(grid, expected, rtol=0, atol=5e-7)
+
+
+def test_a_rectangle_moves_as_a_square_does(still):
+    """Planes of a volume need not be square, and nothing is mixed between images."""
+    x = torch.rand(5, 1, 12, 20, generator=generator(2))
+    new_x, _ = augment_light(x, torch.zeros(5), generator())
+    flipped = torch.rand(5, 8, generator=generator())[:, 0] < 0.5
+    assert torch.allclose(new_x, torch.where(flipped.view(-1, 1, 1, 1), x.flip(3), x), atol=1e-4)
+
+
+def test_only_training_images_are_ever_augmented(squares, tmp_path, monkeypatch):
+    """A whole run with every kind of validation: routing, soups, losses, scores, test images."""
+    plan = toy.plan_of(
+        squares,
+        methods=["fedavg", "fedsm", "fedsoup"],
+        rounds=2,
+        training={"batch_size": 3, "augment": "light"},
+    )
+    seen = []
+
+    def spy(x, y, noise):
+        seen.extend(x.clone())
+        return augment_light(x, y, noise)
+
+    monkeypatch.setattr(site_module, "augment_light", spy)
+    toy.whole_run(plan, tmp_path / "run")
+    train = training_data(plan.data_folder, plan.sites).train
+    known = {image.numpy().tobytes() for image in train.batch(torch.arange(len(train)))[0]}
+    assert {image.numpy().tobytes() for image in seen} == known
