@@ -13,7 +13,7 @@ from pathlib import Path
 from konsil.data.importers.base import Importer, ImportReport, Options, Progress, Source
 from konsil.errors import ConfigError
 
-__all__ = ["ImportReport", "Importer", "Options", "import_dataset", "importers"]
+__all__ = ["ImportReport", "Importer", "Options", "import_dataset", "importer", "importers"]
 
 _FRAMEWORK = ("base", "pictures", "publish", "volumes", "write")
 
@@ -30,6 +30,14 @@ def importers() -> dict[str, Importer]:
     return dict(sorted(found.items()))
 
 
+def importer(name: str) -> Importer:
+    """The importer of this name."""
+    known = importers()
+    if name not in known:
+        raise ConfigError(f"{name}: no such importer; there are {', '.join(known)}")
+    return known[name]
+
+
 def import_dataset(
     name: str,
     source: Path,
@@ -44,10 +52,7 @@ def import_dataset(
     """
     from konsil.data.importers.write import write_import
 
-    known = importers()
-    if name not in known:
-        raise ConfigError(f"{name}: no such importer; there are {', '.join(known)}")
     options = options or Options()
-    importer = known[name]
-    importer.check(options)
-    return write_import(importer, Source(source, importer), dest, options, report)
+    chosen = importer(name)
+    chosen.check(options)
+    return write_import(chosen, Source(source, chosen), dest, options, report)

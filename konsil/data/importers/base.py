@@ -6,7 +6,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -109,6 +109,8 @@ class Importer:
                     f"{self.name}: {name} = {value!r} is no option of this data set; "
                     f"it knows {', '.join(allowed)}"
                 )
+        if options.crop is not None and not 1 <= options.crop < float("inf"):
+            raise ConfigError(f"crop = {options.crop}: 1 or more times the disc's diameter")
 
     def head_of(self, source: Source, options: Options) -> Head:
         """What stands at the top of the federation file; it may depend on the release."""
@@ -253,6 +255,10 @@ class ImportReport:
     dest: Path
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for machines."""
+        return {**asdict(self), "dest": str(self.dest)}
 
     def text(self) -> str:
         """A table and the notes below it."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from konsil.data.findings import BadFile
@@ -44,21 +45,28 @@ class FundusCase(Case):
 
     def write(self, folder: Path, options: Options) -> Written:
         """The file as it is, unless a part of it is cut out; the mask as PNG."""
-        source = self.root / self.image
-        size = picture_size(source)
+        from PIL import Image
+
+        from konsil.data.readers import read_picture
+
+        data = read_bytes(self.root / self.image)
+        size = picture_size(data)
         whole: Box = (0, 0, size[0] // 2 if self.left_half else size[0], size[1])
         mask, note = self.mask()
         _check_mask(mask, whole)
         box = whole if options.crop is None else disc_square(mask, options.crop)
-        suffix = source.suffix.lower() if box == (0, 0, *size) else ".png"
+        as_it_is = box == (0, 0, *size)
+        suffix = PurePosixPath(self.image).suffix.lower() if as_it_is else ".png"
+        image, label = f"images/{self.name}{suffix}", f"masks/{self.name}.png"
         (folder / "images").mkdir(parents=True, exist_ok=True)
         (folder / "masks").mkdir(parents=True, exist_ok=True)
-        image, label = f"images/{self.name}{suffix}", f"masks/{self.name}.png"
-        if box == (0, 0, *size):
-            shutil.copyfile(source, folder / image)
+        if as_it_is:
+            (folder / image).write_bytes(data)
         else:
-            read_image(source).crop(box).save(folder / image, compress_level=FAST)
-        _write_png(mask[box[1] : box[3], box[0] : box[2]], folder / label)
+            cut = read_picture(data).crop(box)
+            cut.save(folder / image, compress_level=FAST)
+        inside = Image.fromarray(mask[box[1] : box[3], box[0] : box[2]])
+        inside.save(folder / label, compress_level=FAST)
         return Written(image, label, {"images": 1}, note)
 
 
@@ -90,17 +98,24 @@ class ClassCase(Case):
 # --- pictures -------------------------------------------------------------------------------------
 
 
-def picture_size(path: Path) -> tuple[int, int]:
-    """Width and height from the file's header."""
+def read_bytes(path: Path) -> bytes:
+    """The content of a file; BadFile if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadFile("file that cannot be read", "get it again", str(error.strerror)) from None
+
+
+def picture_size(data: bytes) -> tuple[int, int]:
+    """Width and height from a file's header; nothing is decoded."""
     from PIL import Image
 
     from konsil.data.readers import FORMATS
 
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            return image.size
-    except OSError as error:
-        detail = error.strerror or f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        return Image.open(io.BytesIO(data), formats=FORMATS).size
+    except OSError:
+        detail = f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
         raise BadFile("image that cannot be read", "get it again", detail) from None
 
 
@@ -117,10 +132,7 @@ def read_image(path: Path) -> Image.Image:
     """A decoded picture; BadFile if it cannot be."""
     from konsil.data.readers import read_picture
 
-    try:
-        return read_picture(path.read_bytes())
-    except OSError as error:
-        raise BadFile("file that cannot be read", "get it again", str(error.strerror)) from None
+    return read_picture(read_bytes(path))
 
 
 def read_values(path: Path) -> NDArray[np.uint8]:
@@ -143,7 +155,7 @@ def recode(mask: NDArray[np.uint8], values: dict[int, int], stated: str) -> NDAr
     table = np.full(256, 255, dtype=np.uint8)
     for old, new in values.items():
         table[old] = new
-    coded: NDArray[np.uint8] = table[mask]
+    coded: NDArray[np.uint8] = table.take(mask)  # twice as fast as table[mask]
     if coded.max() == 255:
         strange = sorted(set(np.unique(mask).tolist()) - set(values))
         raise BadFile(
@@ -183,9 +195,3 @@ def _check_mask(mask: NDArray[np.uint8], whole: Box) -> None:
         raise BadFile("mask of another size than its image", "get both files again", detail)
     if not mask.any():
         raise BadFile("mask without an optic disc", "get the file again, or take the image away")
-
-
-def _write_png(mask: NDArray[np.uint8], path: Path) -> None:
-    from PIL import Image
-
-    Image.fromarray(mask).save(path, compress_level=FAST)

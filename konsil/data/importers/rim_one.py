@@ -29,6 +29,7 @@ from konsil.data.importers.pictures import (
     disc_and_cup,
     picture_size,
     read_binary,
+    read_bytes,
 )
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def _outline(root: Path, image: str, name: str) -> Masked:
     closed = np.array([*points, points[0]])
     curve = CubicSpline(np.arange(len(closed)), closed, bc_type="periodic")
     fine = curve(np.linspace(0, len(points), 32 * len(points), endpoint=False))
-    mask = Image.new("L", picture_size(root / image))
+    mask = Image.new("L", picture_size(read_bytes(root / image)))
     ImageDraw.Draw(mask).polygon([tuple(point) for point in fine], fill=DISC)
     return np.asarray(mask), ""
 
