@@ -29,10 +29,10 @@ SCANNERS = ("ge", "siemens")
 PAPER, RECIPE = (19, 291), (39, 762)
 KNOWN = {"patient_428260": "its ground truth lacks a slice (the published recipe says so too)"}
 LAYOUT = """
-GE/Patient 1036/T2W/*.dcm               (siemens-3t.tar.gz, ge-1-5t.tar.gz: join their parts first)
-GE/Patient 1036/GT/prostate/*.dcm
-Siemens/Patient 384/T2W/*.dcm
-Siemens/Patient 384/GT/prostate/*.dcm   (other sequences and regions are not looked at)
+GE/Patient <number>/T2W/*.dcm           (ge-1-5t.*, siemens-3t.*: join the parts, then unpack)
+GE/Patient <number>/GT/prostate/*.dcm
+Siemens/Patient <number>/T2W/*.dcm
+Siemens/Patient <number>/GT/prostate/*.dcm   (other sequences and regions are not looked at)
 """
 
 
@@ -100,7 +100,7 @@ IMPORTERS = (
         sites=(SITE, *(f"{SITE}_{scanner}" for scanner in SCANNERS)),
         layout=LAYOUT,
         certainty="sure of the folders, from the authors' code; the files' names do not matter",
-        licence="see its Zenodo record; asks to cite Lemaitre et al., 2015",
+        licence="not known to us; read its Zenodo record",
         home="https://i2cvb.github.io (Zenodo record 162231)",
         table=TABLES,
         paper={SITE: counted(*PAPER)},

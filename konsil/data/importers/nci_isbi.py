@@ -30,8 +30,8 @@ PARTS = {"training": "train", "leaderboard": "val", "test": "test"}
 LAYOUT = """
 manifest-*/{collection}/{case}/<study>/<series>/*.dcm ...
 Training/{case}.nrrd, {case}_correctedLabels.nrrd ...
-Leaderboard/{prefix}-02-0001.nrrd ...
-Test/{prefix}-03-0001_truth.nrrd ...   (folders around them may have other names)
+Leaderboard/{prefix}-*.nrrd ...
+Test/{prefix}-*_truth.nrrd ...   (folders around them may have other names)
 """
 
 
@@ -102,7 +102,7 @@ def _importer(
         sites=(site,),
         layout=LAYOUT.format(**parts),
         certainty="certain; at any depth, and beside the other half of the challenge",
-        licence="CC BY 3.0 (TCIA)",
+        licence="CC BY 3.0, as far as we know; read TCIA's page",
         home="https://www.cancerimagingarchive.net/analysis-result/isbi-mr-prostate-2013",
         table=TABLES,
         paper={site: counted(*paper)},

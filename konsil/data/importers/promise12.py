@@ -3,8 +3,8 @@
 The layout is certain. The challenge does not say which case is from which centre. `centres` uses
 the blocks of cases that public code of two groups agrees on (ETH Zurich's lists all four centres;
 the file names of Liu et al.'s multi-site collection are the same 12 BIDMC cases); matrix sizes and
-coils agree with them. The 13 cases of RUNMC overlap with NCI-ISBI 3T, which comes from the same
-hospital.
+coils agree with them. The first of them notes that the 13 cases of RUNMC overlap with NCI-ISBI 3T,
+which comes from the same hospital.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ CENTRES = {
 PAPER, RECIPE = (50, 1227), (50, 778)
 LAYOUT = """
 TrainingData_Part1/Case00.mhd, Case00.raw, Case00_segmentation.mhd, Case00_segmentation.raw ...
-TrainingData_Part2/Case20.mhd ...
-TrainingData_Part3/Case30.mhd ...   (or all in one folder)
-TestData/Case00.mhd ...             (without segmentations: folders named test are not looked at)
+TrainingData_Part2/, TrainingData_Part3/ likewise   (or all in one folder)
+TestData/Case00.mhd ...   (without segmentations: folders named test are not looked at)
 """
 
 
@@ -85,7 +84,7 @@ IMPORTERS = (
         sites=(SITE, *(f"{SITE}_{centre}" for centre in CENTRES)),
         layout=LAYOUT,
         certainty="certain; the centres are inferred, not published",
-        licence="the challenge's terms (research; registration), Litjens et al., 2014 to be cited",
+        licence="the challenge's terms, read them there; registration needed",
         home="https://promise12.grand-challenge.org",
         table=TABLES,
         paper={SITE: counted(*PAPER)},
