@@ -7,6 +7,7 @@ here, and select nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -60,9 +61,13 @@ class Examiner:
             return None
         shared = self.shared(record, checkpoint)
         models = {GLOBAL: shared[GLOBAL], SELECTOR: shared[SELECTOR]}
+        withheld = []
         for reply in self._ask("collect", {}, {"checkpoint": checkpoint}):
-            models[reply.site] = reply.parts["personal"]
-        draft = SuperModel(self._facts(), models)
+            if reply.facts.get("withheld"):  # its policy says so: the global model stands in
+                withheld.append(reply.site)
+            else:
+                models[reply.site] = reply.parts["personal"]
+        draft = SuperModel(replace(self._facts(), withheld=sorted(withheld)), models)
         threshold = self.method.routing == "threshold"
         return draft.with_gamma(self._gamma(draft)) if threshold else draft
 
@@ -89,13 +94,16 @@ class Examiner:
         self, role: str, split: str, checkpoint: Checkpoint, parts: Parts, facts: dict[str, Any]
     ) -> list[Row]:
         facts = facts | {"role": role, "split": split, "checkpoint": checkpoint}
-        replies = {r.site: r for r in self._ask("evaluate", parts, facts)}
-        columns = {site: _arrays(replies[site].facts["columns"]) for site in self.plan.sites}
-        numbers = summary(columns, self.method.context.task)
+        replies = {r.site: r.facts for r in self._ask("evaluate", parts, facts)}
+        numbers = summary({s: Scores.of(replies[s]) for s in self.plan.sites}, self._task)
         return [
             Row(self.job.method, self.job.seed, role, split, site, metric, value, n)
             for site, metric, value, n in numbers
         ]
+
+    @property
+    def _task(self) -> Task:
+        return self.method.context.task
 
     def _ask(self, kind: Kind, parts: Parts, facts: dict[str, Any]) -> Iterator[Reply]:
         number = self.plan.experiment.rounds + 1
@@ -113,21 +121,58 @@ class Examiner:
             yield answer
 
 
-def summary(columns: dict[str, Columns], task: Task) -> list[tuple[str, str, float, int]]:
+@dataclass(frozen=True)
+class Scores:
+    """How well one site was answered: image by image, or only the means if its policy says so."""
+
+    images: int
+    columns: Columns | None = None
+    means: dict[str, float] | None = None
+
+    @classmethod
+    def of(cls, facts: dict[str, Any]) -> Scores:
+        """What a site replied."""
+        if "means" in facts:
+            return cls(facts["images"], means=facts["means"])
+        columns = {name: np.array(values) for name, values in facts["columns"].items()}
+        return cls(len(next(iter(columns.values()))), columns)
+
+    def metrics(self, task: Task) -> dict[str, float]:
+        """The task's metrics, and the mean of every further column that is not material."""
+        if self.columns is None:
+            return dict(self.means or {})
+        return metrics_of(self.columns, task)
+
+
+def summary(scores: dict[str, Scores], task: Task) -> list[tuple[str, str, float, int]]:
     """(site, metric, value, images): every site, the plain mean of sites, and all images."""
-    values = {site: _metrics(c, task) for site, c in columns.items()}
-    sizes = {site: len(c[task.main_metric]) for site, c in columns.items()}
-    total = sum(sizes.values())
-    numbers = [(s, m, v, sizes[s]) for s, found in values.items() for m, v in found.items()]
-    for metric in _metrics(pool(columns), task):
+    values = {site: s.metrics(task) for site, s in scores.items()}
+    total = sum(s.images for s in scores.values())
+    numbers = [(s, m, v, scores[s].images) for s, found in values.items() for m, v in found.items()]
+    pooled = _pooled(scores, values, task)
+    for metric in dict.fromkeys([*pooled, *(m for found in values.values() for m in found)]):
         having = [found[metric] for found in values.values() if metric in found]
-        if having:
-            numbers.append((CLIENT_AVERAGE, metric, float(np.mean(having)), total))
-    pooled = _metrics(pool(columns), task)
+        numbers += [(CLIENT_AVERAGE, metric, float(np.mean(having)), total)] if having else []
     return numbers + [(GLOBAL, m, v, total) for m, v in pooled.items()]
 
 
-def _metrics(columns: Columns, task: Task) -> dict[str, float]:
+def _pooled(
+    scores: dict[str, Scores], values: dict[str, dict[str, float]], task: Task
+) -> dict[str, float]:
+    """Every metric over all images. Of means alone there is a mean, but no common AUC."""
+    columns = {site: s.columns for site, s in scores.items() if s.columns is not None}
+    if len(columns) == len(scores):
+        return metrics_of(pool(columns), task)
+    names = [name for name in next(iter(values.values())) if name not in task.of_all_images]
+    sizes = [s.images for s in scores.values()]
+    return {
+        name: float(np.average([found[name] for found in values.values()], weights=sizes))
+        for name in names
+        if all(name in found for found in values.values())
+    }
+
+
+def metrics_of(columns: Columns, task: Task) -> dict[str, float]:
     """The task's metrics, and the mean of every further column that is not material."""
     further = [n for n in columns if n not in task.metrics and not n.startswith("_")]
     return task.summarise(columns) | {n: float(columns[n].mean()) for n in further}
@@ -137,10 +182,6 @@ def pool(columns: dict[str, Columns]) -> Columns:
     """The columns of all sites, one under the other."""
     names = next(iter(columns.values()))
     return {name: np.concatenate([c[name] for c in columns.values()]) for name in names}
-
-
-def _arrays(columns: dict[str, list[float]]) -> Columns:
-    return {name: np.array(values) for name, values in columns.items()}
 
 
 def plain(facts: Facts) -> dict[str, Any]:

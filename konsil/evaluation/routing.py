@@ -38,7 +38,7 @@ def gamma_sums(
     confidence, specialist, general = [], [], []
     for x, y in batches(images, model.device):
         route = model.route(x)
-        names = [model.facts.sites[i] for i in route.site.tolist()]
+        names = [model.answering[i] for i in route.site.tolist()]
         confidence.append(route.confidence.cpu())
         specialist.append(task.columns(model.logits_by(names, x), y)[task.main_metric])
         general.append(task.columns(model.logits_of(GLOBAL, x), y)[task.main_metric])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,7 @@ class Facts:
     gamma: float
     plan: str = ""
     routing: str = "threshold"  # or argmax, ensemble: a selector with an output 0 for the global
+    withheld: list[str] = field(default_factory=list)  # sites that keep their specialist
     format: int = FORMAT
 
 
@@ -64,12 +65,15 @@ class SuperModel:
     def __init__(
         self, facts: Facts, models: Mapping[str, Weights], device: torch.device | str = "cpu"
     ) -> None:
-        missing = [n for n in (GLOBAL, SELECTOR, *facts.sites) if n not in models]
+        given = [site for site in facts.sites if site not in facts.withheld]
+        missing = [n for n in (GLOBAL, SELECTOR, *given) if n not in models]
         if missing:
             raise StateError(f"super model: no weights for {', '.join(missing)}")
         self.facts = facts
         self.models = dict(models)
         self.device = torch.device(device)
+        # whom to ask for images of each site: its specialist, or the global model if it is kept
+        self.answering = [GLOBAL if site in facts.withheld else site for site in facts.sites]
 
     @classmethod
     def from_parts(
@@ -108,8 +112,15 @@ class SuperModel:
         probabilities = torch.softmax(self._selector.net(images.to(self.device)), dim=1)
         confidence, site = probabilities.max(dim=1)
         if self.facts.routing != "threshold":
-            return Route(probabilities, confidence, site - 1, site > 0)
-        return Route(probabilities, confidence, site, confidence > self.facts.gamma)
+            site = site - 1
+            return Route(probabilities, confidence, site, (site >= 0) & self._given(site))
+        sure = confidence > self.facts.gamma
+        return Route(probabilities, confidence, site, sure & self._given(site))
+
+    def _given(self, site: Tensor) -> Tensor:
+        """Whether the specialists of these sites are here; -1, the global model, counts as one."""
+        there = [name != GLOBAL for name in self.answering]
+        return torch.tensor([*there, True], device=site.device)[site]
 
     @torch.no_grad()
     def logits_of(self, name: str, images: Tensor) -> Tensor:
@@ -124,7 +135,7 @@ class SuperModel:
         """
         route = self.route(images)
         if self.facts.routing == "ensemble":
-            opinions = [self.logits_of(name, images) for name in (GLOBAL, *self.facts.sites)]
+            opinions = [self.logits_of(name, images) for name in (GLOBAL, *self.answering)]
             return Answer(blended(self.facts.task, opinions, route.probabilities), route)
         names = [self.facts.sites[i] for i in route.site.tolist()]
         chosen = [n if s else GLOBAL for n, s in zip(names, route.specialist, strict=True)]

@@ -25,6 +25,7 @@ class Task(ABC):
     outputs: int  # channels of the logits
     main_metric: str  # what models are compared by; higher is better
     metrics: list[str]  # what `summarise` can give, in the order of a table
+    of_all_images: tuple[str, ...] = ()  # those that are no mean of single images' values
 
     @abstractmethod
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:

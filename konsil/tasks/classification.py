@@ -19,6 +19,7 @@ class Classification(Task):
 
     name = "classification"
     main_metric = "accuracy"
+    of_all_images = ("auc",)
 
     def __init__(self, classes: list[str]) -> None:
         self.labels = list(classes)

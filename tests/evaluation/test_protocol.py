@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from konsil.evaluation import Columns
-from konsil.evaluation.protocol import pool, summary
+from konsil.evaluation.protocol import Scores, pool, summary
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
 from konsil.tasks.classification import Classification
 from konsil.tasks.segmentation import Segmentation
@@ -14,7 +14,8 @@ SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
 
 def numbers(columns: dict[str, Columns], task: object) -> dict[tuple[str, str], tuple[float, int]]:
-    rows = summary(columns, task)  # type: ignore[arg-type]
+    scores = {site: Scores(len(next(iter(c.values()))), c) for site, c in columns.items()}
+    rows = summary(scores, task)  # type: ignore[arg-type]
     found = {(site, metric): (value, n) for site, metric, value, n in rows}
     assert len(found) == len(rows)
     return found
@@ -89,3 +90,16 @@ def test_auc_over_all_images_may_exist_where_no_site_has_one():
     found = numbers(columns, Classification(["healthy", "ill"]))
     assert found[GLOBAL, "auc"] == (1.0, 3)
     assert (CLIENT_AVERAGE, "auc") not in found
+
+
+def test_sites_that_send_means_only():
+    """Means of images are pooled by their number; a common AUC needs single images."""
+    task = Classification(["no", "yes"])
+    scores = {
+        "a": Scores(2, means={"accuracy": 1.0, "auc": 0.9}),
+        "b": Scores(6, means={"accuracy": 0.5, "auc": 0.7}),
+    }
+    found = {(site, metric): value for site, metric, value, _ in summary(scores, task)}
+    assert found[GLOBAL, "accuracy"] == pytest.approx(0.625)
+    assert found[CLIENT_AVERAGE, "auc"] == pytest.approx(0.8)
+    assert (GLOBAL, "auc") not in found
