@@ -16,7 +16,7 @@ from konsil.data.importers.base import Case, Importer, Options, Source
 from konsil.data.importers.pictures import ClassCase
 from konsil.errors import DataError
 
-SITES = {str(centre): f"hospital-{centre}" for centre in range(5)}
+SITES = {str(centre): f"hospital_{centre}" for centre in range(5)}
 CLASSES = {"0": "normal", "1": "tumour"}
 COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center")
 DIFFERS = (

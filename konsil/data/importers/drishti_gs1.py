@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SITE = "drishti-gs1"
+SITE = "drishti_gs1"
 NAME = r"(drishtigs_\d+)"
 PART = {"training": "train", "test": "test"}
 # Between two of four experts (127 or 128) and three (191); files round differently.

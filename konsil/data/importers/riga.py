@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
 
-SITES = {"binrushed": "riga-binrushed", "magrabi": "riga-magrabia", "messidor": "riga-messidor"}
+SITES = {"binrushed": "riga_binrushed", "magrabi": "riga_magrabia", "messidor": "riga_messidor"}
 FILE = re.compile(
     r"(?:^|.*/)(?P<folder>(?P<source>binrushed|magrabi|messidor)[^/]*)/"
     r"image\s*(?P<number>\d+)(?:(?P<prime>prime)|-(?P<grader>\d))\.(?:tiff?|jpe?g|png|bmp)$",
@@ -198,17 +198,17 @@ IMPORTERS = (
         home="https://doi.org/10.7302/Z23R0R29 (Deep Blue Data)",
         table="FedSM, Table 1",
         paper={
-            "riga-binrushed": {"images": 195},
-            "riga-magrabia": {"images": 94},
-            "riga-messidor": {"images": 460},
+            "riga_binrushed": {"images": 195},
+            "riga_magrabia": {"images": 94},
+            "riga_messidor": {"images": 460},
         },
         head=FUNDUS_HEAD,
         find=find,
         differs={
-            "riga-binrushed": "the published set has 195 pictures",
-            "riga-magrabia": "the published set has 95 pictures, one of them (MagrabiFemale "
+            "riga_binrushed": "the published set has 195 pictures",
+            "riga_magrabia": "the published set has 95 pictures, one of them (MagrabiFemale "
             "image48) without a copy free of lines, which leaves the paper's 94",
-            "riga-messidor": "the published set has 460 pictures",
+            "riga_messidor": "the published set has 460 pictures",
         },
         options=("crop",),
     ),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     Masked = tuple[NDArray[np.uint8], str]
 
-SITE = "rim-one"
+SITE = "rim_one"
 DISC_HEAD = {"task": "segmentation", "structures": {"disc": [DISC]}, "channels": 3}
 # What only this release has.
 SIGNS = {

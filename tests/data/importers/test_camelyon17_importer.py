@@ -33,10 +33,10 @@ def camelyon(download: Download) -> Download:
 def test_sites_are_hospitals(camelyon):
     report = camelyon.take("camelyon17")
     assert [(row.site, row.made, row.paper) for row in report.rows] == [
-        (f"hospital-{centre}", 16, 920) for centre in range(5)
+        (f"hospital_{centre}", 16, 920) for centre in range(5)
     ]
     name = "patch_patient_041_node_1_x_3_y_7.png"
-    copied = camelyon.dest / f"hospital-2/tumour/{name}"
+    copied = camelyon.dest / f"hospital_2/tumour/{name}"
     original = camelyon.root / f"camelyon17_v1.0/patches/patient_041_node_1/{name}"
     assert copied.read_bytes() == original.read_bytes()
     assert sum("paper took 920" in note for note in report.notes) == 1  # once, not for each site
@@ -60,7 +60,7 @@ def test_a_random_subset_by_seed(camelyon):
 
     first = chosen(0)
     groups = Counter(name.rsplit("/", 1)[0] for name in first)
-    assert groups == {f"hospital-{c}/{k}": 4 for c in range(5) for k in ("normal", "tumour")}
+    assert groups == {f"hospital_{c}/{k}": 4 for c in range(5) for k in ("normal", "tumour")}
     assert chosen(0) == first
     assert chosen(1) != first
 
@@ -75,7 +75,7 @@ def test_links_instead_of_copies(camelyon):
     camelyon.take("camelyon17", link=True)
     name = "patch_patient_000_node_0_x_0_y_7.png"
     original = camelyon.root / f"camelyon17_v1.0/patches/patient_000_node_0/{name}"
-    assert (camelyon.dest / f"hospital-0/normal/{name}").samefile(original)
+    assert (camelyon.dest / f"hospital_0/normal/{name}").samefile(original)
 
 
 def test_a_missing_patch(camelyon):

@@ -110,8 +110,8 @@ def test_drishti_takes_what_three_of_four_experts_marked(drishti):
     report = drishti.take("drishti-gs1")
     assert [(row.made, row.paper) for row in report.rows] == [(9, 101)]
     expected = rim_and_cup((11, 9, 42, 38), (19, 17, 34, 32))  # one pixel more all around
-    np.testing.assert_array_equal(drishti.made("drishti-gs1/masks/drishtigs_005.png"), expected)
-    assert values_of(drishti.opened(), "drishti-gs1")[1] > 0
+    np.testing.assert_array_equal(drishti.made("drishti_gs1/masks/drishtigs_005.png"), expected)
+    assert values_of(drishti.opened(), "drishti_gs1")[1] > 0
 
 
 def test_drishtis_own_parts_get_a_validation_part(drishti):
@@ -162,8 +162,8 @@ def test_release_3_is_the_left_view(release_3):
     stereo = np.asarray(Image.open(release_3.root / "RIM-ONE r3/Healthy/Stereo Images/N-2-R.jpg"))
     report = release_3.take("rim-one")
     assert [(row.made, row.paper) for row in report.rows] == [(3, 159)]
-    np.testing.assert_array_equal(release_3.made("rim-one/images/n-2-r.png"), stereo[:, : TALL[0]])
-    np.testing.assert_array_equal(release_3.made("rim-one/masks/s-3-r.png"), TALL_MASK)
+    np.testing.assert_array_equal(release_3.made("rim_one/images/n-2-r.png"), stereo[:, : TALL[0]])
+    np.testing.assert_array_equal(release_3.made("rim_one/masks/s-3-r.png"), TALL_MASK)
 
 
 def test_release_3_with_masks_of_both_views(release_3):
@@ -172,7 +172,7 @@ def test_release_3_with_masks_of_both_views(release_3):
         wide[:, : TALL[0]] = inside * 255
         release_3.write(f"RIM-ONE r3/Healthy/Average_masks/N-1-L-{kind}-Avg.png", wide)
     release_3.take("rim-one")
-    np.testing.assert_array_equal(release_3.made("rim-one/masks/n-1-l.png"), TALL_MASK)
+    np.testing.assert_array_equal(release_3.made("rim_one/masks/n-1-l.png"), TALL_MASK)
 
 
 @pytest.fixture
@@ -194,9 +194,9 @@ def release_dl(download: Download) -> Download:
 
 def test_release_dl(release_dl):
     release_dl.take("rim-one", splits="given")
-    np.testing.assert_array_equal(release_dl.made("rim-one/masks/r2_im001.png"), rim_and_cup())
+    np.testing.assert_array_equal(release_dl.made("rim_one/masks/r2_im001.png"), rim_and_cup())
     original = release_dl.root / "RIM-ONE_DL_images/partitioned_by_hospital/test_set/normal"
-    copied = (release_dl.dest / "rim-one/images/r2_im001.png").read_bytes()
+    copied = (release_dl.dest / "rim_one/images/r2_im001.png").read_bytes()
     assert copied == (original / "r2_Im001.png").read_bytes()
     splits = [item.split for item in sorted(release_dl.opened().items, key=lambda i: i.image[-7:])]
     assert splits[:2] == ["test", "test"]
@@ -215,7 +215,7 @@ def test_release_2_fills_the_outline(download):
         download.text(f"{folder}/Im{number:03}-gs.txt", text)
     report = download.take("rim-one")
     assert "release 3; release 1 has 169" in report.text()
-    mask = download.made("rim-one/masks/im256.png")
+    mask = download.made("rim_one/masks/im256.png")
     y, x = np.mgrid[: SIZE[1], : SIZE[0]]
     distance = np.hypot(x - 30, y - 24)
     assert (mask[distance < 14.2] == 1).all()
@@ -241,7 +241,7 @@ def test_release_1_takes_the_majority_of_five_experts(download):
                 download.write(f"{folder}/Im{number:03}-exp{expert}.bmp", mask)
     download.take("rim-one")
     at_least_three = sum(ellipse((12, 10, 40 + expert, 37)) for expert in range(1, 6)) >= 3
-    np.testing.assert_array_equal(download.made("rim-one/masks/deep_im002.png"), at_least_three)
+    np.testing.assert_array_equal(download.made("rim_one/masks/deep_im002.png"), at_least_three)
     assert len(download.opened().items) == 4
 
 
@@ -278,7 +278,7 @@ def test_one_federation_of_several_imports(refuge, tmp_path):
     other.dest = refuge.dest
     other.take("drishti-gs1")
     federation = refuge.opened()
-    assert {item.site for item in federation.items} == {"refuge", "drishti-gs1"}
+    assert {item.site for item in federation.items} == {"refuge", "drishti_gs1"}
     given = {item.image: item.split for item in federation.items}
     assert given["refuge/images/v0003.jpg"] == "val"
     assert all(given.values())

@@ -49,14 +49,14 @@ def test_the_three_sources_become_three_sites(riga):
     report = riga.take("riga")
     made = {row.site: (row.made, row.paper) for row in report.rows}
     assert made == {
-        "riga-binrushed": (3, 195),
-        "riga-magrabia": (4, 94),
-        "riga-messidor": (3, 460),
+        "riga_binrushed": (3, 195),
+        "riga_magrabia": (4, 94),
+        "riga_messidor": (3, 460),
     }
     expected = rim_and_cup(DISC, CUP, SIZE)
-    name = "riga-messidor/masks/MESSIDOR_image2.png"
+    name = "riga_messidor/masks/MESSIDOR_image2.png"
     np.testing.assert_array_equal(riga.made(name), expected)
-    copied = riga.dest / "riga-magrabia/images/MagrabiaMale_image1.tif"
+    copied = riga.dest / "riga_magrabia/images/MagrabiaMale_image1.tif"
     original = riga.root / "Magrabia/MagrabiaMale/image1prime.tif"
     assert copied.read_bytes() == original.read_bytes()
     federation = riga.opened()
@@ -72,7 +72,7 @@ def test_what_more_than_half_of_the_graders_marked(riga):
         riga.write(f"MESSIDOR/image1-{grader + 1}.tif", copy)
     riga.take("riga")
     votes = sum(ellipse((24, 20, 80 + grader, 74), SIZE).astype(int) for grader in range(6))
-    disc = riga.made("riga-messidor/masks/MESSIDOR_image1.png") > 0
+    disc = riga.made("riga_messidor/masks/MESSIDOR_image1.png") > 0
     np.testing.assert_array_equal(disc, votes > 3)
     row = disc[47]
     assert row[82]
@@ -88,7 +88,7 @@ def test_lines_survive_jpeg(riga):
         riga.write(f"BinRushed3/image1-{grader}.jpg", copy, quality=90)
     report = riga.take("riga")
     assert not [note for note in report.notes if "grader" in note]
-    mask = riga.made("riga-binrushed/masks/BinRushed3_image1.png")
+    mask = riga.made("riga_binrushed/masks/BinRushed3_image1.png")
     for value, box in ((1, DISC), (2, CUP)):  # compression smears a line by two pixels at most
         assert (mask[ellipse(box, SIZE)] >= value).all()
         smeared = (box[0] - 2, box[1] - 2, box[2] + 2, box[3] + 2)
@@ -110,7 +110,7 @@ def test_graders_who_cannot_be_used_are_reported(riga):
     assert "grader 3 (1 closed and 0 open" in note
     assert "grader 5 (another size than the picture)" in note
     assert note.endswith("1 of 6 graders remain")
-    mask = riga.made("riga-messidor/masks/MESSIDOR_image1.png")
+    mask = riga.made("riga_messidor/masks/MESSIDOR_image1.png")
     np.testing.assert_array_equal(mask, rim_and_cup(DISC, CUP, SIZE))
 
 
@@ -122,7 +122,7 @@ def test_a_picture_without_a_usable_grader_is_left_out(riga):
     report = riga.take("riga")
     assert report.rows[0].made == 1
     assert any("image2prime.tif: left out: no grader is usable" in note for note in report.notes)
-    assert not (riga.dest / "riga-messidor/images/MESSIDOR_image2.tif").exists()
+    assert not (riga.dest / "riga_messidor/images/MESSIDOR_image2.tif").exists()
 
 
 def test_the_magrabia_picture_without_a_prime(riga):
@@ -158,7 +158,7 @@ def test_a_later_source_joins_the_earlier(riga):
     (riga.root / "MESSIDOR").rename(riga.root.parent / "MESSIDOR")
     riga.outlined("Magrabia/MagrabiaMale", 1)
     riga.take("riga")
-    assert {"riga-magrabia", "riga-messidor"} <= {path.name for path in riga.dest.iterdir()}
+    assert {"riga_magrabia", "riga_messidor"} <= {path.name for path in riga.dest.iterdir()}
 
 
 # --- lines alone ----------------------------------------------------------------------------------
