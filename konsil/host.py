@@ -27,10 +27,13 @@ from konsil.weights import Weights
 class SiteHost:
     """Hosts any of a plan's sites. Their state lies in each site's own folder, nowhere else."""
 
-    def __init__(self, plan: Plan, run_folder: Path) -> None:
+    def __init__(self, plan: Plan, run_folder: Path, device: str = "") -> None:
+        """`device`: this site's own, where it differs from the plan's."""
         self.plan = plan
         self.run_folder = run_folder
-        prepare_process(plan.experiment.compute)
+        compute = plan.experiment.compute
+        self.compute = compute.model_copy(update={"device": device}) if device else compute
+        prepare_process(self.compute)
         self._job = ""
         self._bench: Workbench
         self.training_data = lru_cache(maxsize=None)(self._training_data)
@@ -155,8 +158,8 @@ class SiteHost:
         return Site(request.site, request.round, bench, data, state, request.parts)
 
     def _super_model(self, request: Request) -> SuperModel:
-        device = self.plan.experiment.compute.device
-        return SuperModel.from_parts(request.facts["model"], request.parts, device)
+        facts = request.facts["model"]
+        return SuperModel.from_parts(facts, request.parts, self.compute.device)
 
     def _task(self, request: Request) -> Task:
         return self._workbench(request).method.context.task
@@ -165,7 +168,7 @@ class SiteHost:
         """The networks of this job; those of the job before make room for them."""
         if request.job != self._job:
             method = self.plan.method(self.plan.job(request.job))
-            self._bench = Workbench(method, self.plan.experiment.compute)
+            self._bench = Workbench(method, self.compute)
             self._job = request.job
         return self._bench
 

@@ -37,12 +37,15 @@ class Run:
         self.plan, self.folder = plan, folder
         self.observers = list(observers)
 
-    def prepare(self, resume: bool, write_splits: Callable[[Path], None]) -> None:
-        """Claim a new folder, or make sure that the old one holds this very plan."""
+    def prepare(self, resume: bool, write_splits: Callable[[Path], None] | None) -> None:
+        """Claim a new folder, or make sure that the old one holds this very plan.
+
+        Without `write_splits` nobody here knows which image is where: the sites do.
+        """
         check_device(self.plan.experiment.compute.device)
         if (self.folder / "plan.yaml").exists():
             self._check_same_plan(resume)
-        elif self.folder.exists() and any(not _hidden(p) for p in self.folder.iterdir()):
+        elif write_splits is not None and self._is_something_else():
             raise RunError(f"{self.folder}: not empty and not a run; choose another --out")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder)
@@ -50,7 +53,11 @@ class Run:
         if not (self.folder / "plan.yaml").exists():
             facts = self.plan.to_json() | {"environment": environment()}
             write_text(self.folder / "plan.yaml", yaml.safe_dump(facts, sort_keys=False))
-        write_splits(self.folder / "splits.csv")
+        if write_splits is not None:
+            write_splits(self.folder / "splits.csv")
+
+    def _is_something_else(self) -> bool:
+        return self.folder.exists() and any(not _hidden(p) for p in self.folder.iterdir())
 
     def _check_same_plan(self, resume: bool) -> None:
         if not resume:
@@ -66,8 +73,11 @@ class Run:
                 "resume with the same experiment, or choose another --out"
             )
 
-    def go(self) -> list[Row]:
-        """Train and evaluate every job that is not done yet; the rows of all."""
+    def go(self, start: Callable[[], Engine] | None = None) -> list[Row]:
+        """Train and evaluate every job that is not done yet; the rows of all.
+
+        `start` starts another engine than the one that the experiment names.
+        """
         prepare_process(self.plan.experiment.compute)  # the server computes as the sites do
         log = EventLog(self.folder / "events.jsonl")
         self.observers.append(log)
@@ -78,7 +88,8 @@ class Run:
                 if self._result_path(job).exists():
                     self._forget_state(job)  # it may have been killed before it could
                     continue
-                engine = engine or make_engine(self.plan, self.folder)
+                if engine is None:
+                    engine = start() if start else make_engine(self.plan, self.folder)
                 self._job(job, engine)
             self._notify("run_done")
             return self.write_results()["best"]

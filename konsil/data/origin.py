@@ -37,6 +37,14 @@ class Source(ABC):
     def recipe(self, items: Sequence[Item]) -> Recipe:
         """What the files are turned into."""
 
+    @abstractmethod
+    def labels_given(self) -> list[str] | None:
+        """Structures or classes, if they are written down; None: those that occur."""
+
+    @abstractmethod
+    def channels_read(self) -> int:
+        """As how many channels images are read."""
+
     def slices(self, site: str) -> Slices:
         """How a site's volumes become images."""
         return Slices()
@@ -53,7 +61,7 @@ class FileSource(Source):
     """A federation file. What the experiment gives beside it wins."""
 
     def __init__(self, manifest: Manifest, config: FederationConfig, task: TaskConfig) -> None:
-        self.manifest, self.config = manifest, config
+        self.manifest, self.config, self.task = manifest, config, task
         self.root = manifest.root
         given, rule = config.model_fields_set, manifest.content.split
         self.split = (
@@ -71,15 +79,24 @@ class FileSource(Source):
 
     def recipe(self, items: Sequence[Item]) -> Recipe:
         """What the files are turned into, site by site."""
-        content, given = self.manifest.content, self.config.model_fields_set
-        channels = self.config.channels if "channels" in given else content.channels
+        channels = self.channels_read()
         sites = dict.fromkeys(item.site for item in items)
         readings = {site: self.manifest.reading(site) for site in sites}
         if self.manifest.task == "classification":
-            classes = checked_classes(items, self.manifest.labels, self.manifest.path, "classes")
+            given = self.manifest.labels or self.task.classes
+            classes = checked_classes(items, given, self.manifest.path, "classes")
             return Recipe(channels, self.config.image_size, (), tuple(classes), readings)
         structures = next(iter(readings.values())).structures
         return Recipe(channels, self.config.image_size, structures, (), readings)
+
+    def labels_given(self) -> list[str] | None:
+        """Structures or classes, if the file names them."""
+        return self.manifest.labels
+
+    def channels_read(self) -> int:
+        """The experiment's, or the file's."""
+        given = "channels" in self.config.model_fields_set
+        return self.config.channels if given else self.manifest.content.channels
 
     def slices(self, site: str) -> Slices:
         """How a site's volumes become images."""
@@ -92,7 +109,7 @@ def _check_file_task(manifest: Manifest, task: TaskConfig) -> None:
             f"{manifest.path}: describes a {manifest.task} federation: set task.name to "
             f"{manifest.task}, or change `task` in the file"
         )
-    if task.structures or task.classes:
+    if task.structures or (task.classes and manifest.labels):
         key = "structures" if task.structures else "classes"
         raise DataError(
             f"{manifest.path}: {key} stand in this file; leave task.{key} out of the experiment"
@@ -138,6 +155,14 @@ class _Plain(Source):
         given = self.structures
         structures = [(n, tuple(v)) for n, v in given.items()] if given else [("foreground", None)]
         return Recipe(self.channels, self.size, structures=tuple(structures))
+
+    def labels_given(self) -> list[str] | None:
+        """Structures or classes, if the experiment names them."""
+        return list(self.structures) if self.structures else self.classes
+
+    def channels_read(self) -> int:
+        """The experiment's, or the synthetic federation's."""
+        return self.channels
 
 
 def checked_classes(

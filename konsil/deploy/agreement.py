@@ -1,0 +1,173 @@
+"""How server and sites come to one plan, before anything is computed.
+
+server                              site
+greet: experiment, version     ->   its policy is asked; which labels and channels it has
+open:  the labels of all       ->   opens its data; how many images, and their fingerprint
+agree: the whole plan          ->   its policy is asked again; it computes the plan's hash
+                                    itself, notes the plan, and answers for no other
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from konsil import __version__
+from konsil.config import SOURCES, Experiment, check_experiment
+from konsil.data import Federation, open_federation
+from konsil.data.origin import find_source
+from konsil.errors import ConfigError, DataError
+from konsil.plan import Plan
+from konsil.plugins import load_plugins
+
+OWN = "own-data"  # stands where an experiment names a path: every site has a path of its own
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What a site says of itself when it is greeted."""
+
+    labels: list[str]
+    given: bool  # its labels are written down, not only those that occur
+    channels: int
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a site says of its data when they are open."""
+
+    counts: dict[str, int]  # split -> images
+    fingerprint: str
+
+
+def without_places(experiment: Experiment) -> dict[str, Any]:
+    """The experiment as it travels: no path of anybody's disk."""
+    plain: dict[str, Any] = experiment.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    federation = plain["federation"]
+    for key in ("cache", "cache_limit"):
+        federation.pop(key, None)
+    for key in SOURCES:
+        if key != "synthetic" and key in federation:
+            federation[key] = OWN
+    plain.pop("plugins", None)
+    return plain
+
+
+# --- at a site ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """A site's own images: where they are is the site's business, how they are read is agreed."""
+
+    site: str
+    source: Mapping[str, Any]  # the block `federation` of an experiment: file: ..., cache: ...
+
+    def experiment(self, raw: dict[str, Any], plugins: list[Path]) -> Experiment:
+        """The experiment with this site's own places in it."""
+        block = {k: v for k, v in raw["federation"].items() if k not in SOURCES}
+        own = {**block, **self.source, "sites": [self.site]}
+        return check_experiment(
+            {**raw, "federation": own, "plugins": [str(path) for path in plugins]},
+            "the experiment that was sent",
+        )
+
+    def welcome(self, experiment: Experiment) -> Welcome:
+        """Labels and channels, without opening an image."""
+        source = find_source(experiment.federation, experiment.task)
+        listing = source.listing([self.site])
+        given = source.labels_given()
+        labels = given or sorted({item.label for item in listing.items})
+        if given is None and experiment.task.name == "segmentation":
+            labels = source.recipe(listing.items).labels
+        return Welcome(labels, given is not None, source.channels_read())
+
+    def open(self, experiment: Experiment, labels: list[str]) -> Federation:
+        """All of it, decoded into the site's own cache."""
+        task = experiment.task
+        source = find_source(experiment.federation, task)
+        if task.name == "classification" and source.labels_given() is None:
+            task = task.model_copy(update={"classes": labels})
+        return open_federation(experiment.federation, task)
+
+
+def opened(federation: Federation, site: str) -> Opened:
+    """What leaves of an opened federation: numbers and a hash."""
+    return Opened(federation.counts[site], federation.fingerprint)
+
+
+def own_plan(shared: dict[str, Any], experiment: Experiment, federation: Federation) -> Plan:
+    """The plan that was sent, with this site's own places; its hash is computed here."""
+    local = {
+        **shared,
+        "experiment": {
+            **shared["experiment"],
+            "plugins": [str(path) for path in experiment.plugins],
+        },
+        "data_folder": str(federation.folder),
+    }
+    return Plan.from_json(local)
+
+
+# --- at the server --------------------------------------------------------------------------------
+
+
+def common_labels(welcomes: Mapping[str, Welcome]) -> tuple[list[str], int]:
+    """The labels and channels of all sites; refused if they do not fit together."""
+    channels = {welcome.channels for welcome in welcomes.values()}
+    if len(channels) > 1:
+        listing = ", ".join(f"{site}: {w.channels}" for site, w in welcomes.items())
+        raise ConfigError(
+            f"the sites read their images with different channels ({listing}); "
+            "set federation.channels in the experiment"
+        )
+    written = {site: w.labels for site, w in welcomes.items() if w.given}
+    first = next(iter(written.values()), None)
+    for site, labels in written.items():
+        if labels != first:
+            raise ConfigError(
+                f"site {site} has the labels {', '.join(labels)}, others have "
+                f"{', '.join(first or [])}; every site needs the same, in the same order"
+            )
+    found = sorted({label for w in welcomes.values() for label in w.labels})
+    if first is not None and set(found) - set(first):
+        strange = ", ".join(sorted(set(found) - set(first)))
+        raise ConfigError(f"labels that only some sites know: {strange}")
+    return first or found, channels.pop()
+
+
+def make_plan(
+    experiment: Experiment, labels: list[str], channels: int, sites: Mapping[str, Opened]
+) -> Plan:
+    """The plan of an experiment whose images nobody but the sites has seen."""
+    prints = json.dumps({site: answer.fingerprint for site, answer in sites.items()})
+    plan = Plan(
+        plugins=load_plugins(experiment.plugins),
+        experiment=experiment,
+        sites=tuple(sites),
+        labels=tuple(labels),
+        channels=channels,
+        counts={site: answer.counts for site, answer in sites.items()},
+        fingerprint=hashlib.sha256(prints.encode()).hexdigest(),
+        data_folder=Path(OWN),
+        version=__version__,
+    )
+    plan.check()
+    return plan
+
+
+def check_plan_is_ours(plan: Plan, shared: dict[str, Any], site: str, answer: Opened) -> None:
+    """A site trusts its own arithmetic: the hash, its own numbers, and its own code."""
+    if plan.hash != shared["hash"]:
+        raise ConfigError(
+            f"the plan's hash is {shared['hash']}, this site computes {plan.hash}: it was changed "
+            "on its way, or the code differs; install the same version of Konsil everywhere"
+        )
+    if plan.version != __version__:
+        raise ConfigError(f"the plan is of Konsil {plan.version}, this site has {__version__}")
+    if site not in plan.sites or plan.counts[site] != answer.counts:
+        raise DataError("the plan's counts of images are not those of this site's data now")

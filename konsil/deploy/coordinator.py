@@ -1,0 +1,179 @@
+"""The server's side of a deployment: come to a plan, then run it like any other.
+
+Everything is written to the run's folder as it happens. Whoever is killed is started again and
+goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from konsil import __version__
+from konsil.config import Experiment, check_experiment
+from konsil.deploy.agreement import (
+    Opened,
+    Welcome,
+    common_labels,
+    make_plan,
+    without_places,
+)
+from konsil.deploy.audit import Audit
+from konsil.deploy.link import Link
+from konsil.deploy.party import ACCEPTED
+from konsil.errors import KonsilError, RoundFailed
+from konsil.files import write_text
+from konsil.messages import Failure, Reply, Request
+from konsil.plan import Plan
+from konsil.runner import Observer, Run, read_plan
+
+SERVER = "server"
+OUTCOME = "outcome.json"
+State = Literal["finished", "waiting", "failed"]
+PATIENCE = 3600.0  # seconds in which a site opens its data before the first round
+
+
+class RemoteEngine:
+    """The engine's one call over a link, with a line in the audit trail for every message."""
+
+    def __init__(self, link: Link, audit: Audit) -> None:
+        self._link, self._audit = link, audit
+
+    def exchange(
+        self, requests: Sequence[Request], deadline: float | None = None
+    ) -> Iterator[Reply | Failure]:
+        """A reply or a failure for every request."""
+        messages = {}
+        for request in requests:
+            messages[request.site] = request.to_bytes()
+            self._audit.message("sent", request.site, messages[request.site], Request)
+        for site, answer in self._link.send("request", messages, deadline):
+            yield self._read(site, answer)
+
+    def _read(self, site: str, answer: bytes | Failure) -> Reply | Failure:
+        payload = accepted(answer)
+        if isinstance(payload, Failure):
+            self._audit.note("missing", site=site, reason=payload.reason)
+            return Failure(site, payload.reason)
+        self._audit.message("received", site, payload, Reply)
+        return Reply.from_bytes(bytearray(payload))
+
+    def close(self) -> None:
+        """The link is not ours to close."""
+
+
+def coordinate(
+    experiment: dict[str, Any],
+    roster: Sequence[str],
+    link: Link,
+    folder: Path,
+    observers: Sequence[Observer] = (),
+    plugins: Sequence[Path] = (),
+) -> None:
+    """Agree, train, evaluate; `outcome.json` says how it ended. Raises KonsilError.
+
+    Called again for the same folder it goes on where it was.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / OUTCOME).unlink(missing_ok=True)
+    audit = Audit(folder, SERVER)
+    try:
+        plan = _plan(experiment, roster, link, folder, audit, plugins)
+        run = Run(plan, folder, observers)
+        run.prepare(resume=True, write_splits=None)
+        run.go(lambda: RemoteEngine(link, audit))
+        _everyone(link, "done", {site: _json({"plan": plan.hash}) for site in roster}, audit)
+        write_outcome(folder, "finished", "")
+    except RoundFailed as error:  # sites are missing: another session may find them
+        write_outcome(folder, "waiting", str(error))
+        raise
+    except KonsilError as error:
+        write_outcome(folder, "failed", str(error))
+        raise
+    finally:
+        audit.close()
+
+
+def write_outcome(folder: Path, state: State, reason: str) -> None:
+    """How a session ended, for whoever decides whether there is another."""
+    write_text(folder / OUTCOME, json.dumps({"state": state, "reason": reason}), durable=True)
+
+
+def _plan(
+    raw: dict[str, Any],
+    roster: Sequence[str],
+    link: Link,
+    folder: Path,
+    audit: Audit,
+    plugins: Sequence[Path],
+) -> Plan:
+    """The plan that all sites agree to: the folder's, or a new one."""
+    experiment = check_experiment({**raw, "plugins": [str(p) for p in plugins]}, "experiment")
+    if (folder / "plan.yaml").exists():
+        plan = Plan.from_json(read_plan(folder))
+    else:
+        plan = _new_plan(experiment, roster, link, audit)
+    shared = plan.to_json()
+    shared["experiment"]["plugins"] = []  # where they lie here is nobody's business
+    payload = _json(shared)
+    answers = _everyone(link, "agree", dict.fromkeys(roster, payload), audit)
+    refused = {s: a.reason for s, a in answers.items() if isinstance(a, Failure)}
+    if len(refused) == len(roster) or not (folder / "plan.yaml").exists():
+        _stop_if_any(refused, "agree to the plan")
+    for site, reason in refused.items():  # a run that goes on may miss a site for some rounds
+        audit.note("not agreed", site=site, reason=reason)
+    return plan
+
+
+def _new_plan(experiment: Experiment, roster: Sequence[str], link: Link, audit: Audit) -> Plan:
+    travelling = without_places(experiment)
+    greeting = _json({"experiment": travelling, "version": __version__, "sites": list(roster)})
+    welcomes = _all_of(link, "greet", dict.fromkeys(roster, greeting), audit)
+    labels, channels = common_labels({s: Welcome(**w) for s, w in welcomes.items()})
+    asked = _json({"experiment": travelling, "labels": labels})
+    answers = _all_of(link, "open", dict.fromkeys(roster, asked), audit)
+    agreed = check_experiment(travelling | {"plugins": experiment.plugins}, "experiment")
+    return make_plan(agreed, labels, channels, {s: Opened(**answers[s]) for s in roster})
+
+
+def _all_of(
+    link: Link, topic: str, messages: Mapping[str, bytes], audit: Audit
+) -> dict[str, dict[str, Any]]:
+    answers = _everyone(link, topic, messages, audit)
+    _stop_if_any({s: a.reason for s, a in answers.items() if isinstance(a, Failure)}, topic)
+    return {site: json.loads(answers[site]) for site in messages}  # type: ignore[arg-type]
+
+
+def _everyone(
+    link: Link, topic: str, messages: Mapping[str, bytes], audit: Audit
+) -> dict[str, bytes | Failure]:
+    for site, message in messages.items():
+        audit.note("sent", site=site, topic=topic, bytes=len(message))
+    answers = {}
+    for site, answer in link.send(topic, messages, PATIENCE):
+        answers[site] = accepted(answer)
+        said = answers[site]
+        reason = {"refused": said.reason} if isinstance(said, Failure) else {"bytes": len(said)}
+        audit.note("received", site=site, topic=topic, **reason)
+    return answers
+
+
+def _stop_if_any(refused: Mapping[str, str], what: str) -> None:
+    if refused:
+        lines = "\n".join(f"  {site}: {reason}" for site, reason in refused.items())
+        raise RoundFailed(f"these sites did not {what}:\n{lines}")
+
+
+def accepted(answer: bytes | Failure) -> bytes | Failure:
+    """What a site accepted to answer; otherwise why not."""
+    if isinstance(answer, Failure):
+        return answer
+    if answer[:1] == ACCEPTED:
+        return bytes(memoryview(answer)[1:])
+    return Failure("", answer[1:].decode(errors="replace"))
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content).encode()

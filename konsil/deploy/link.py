@@ -1,0 +1,22 @@
+"""What carries bytes between the coordinator and the sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from konsil.messages import Failure
+
+Answer = tuple[str, bytes | Failure]  # from which site
+
+
+class Link(Protocol):
+    """Carries bytes between the coordinator and the sites; knows nothing of their meaning."""
+
+    def send(
+        self, topic: str, messages: Mapping[str, bytes], deadline: float | None = None
+    ) -> Iterator[Answer]:
+        """To each site its own bytes; answers in the order of arrival.
+
+        A Failure for each site that has not answered after `deadline` seconds, or is gone.
+        """

@@ -1,0 +1,207 @@
+"""A site's side of a deployment: it answers what its policy allows, and logs all of it.
+
+Nothing that leaves here names a file or a patient: an error's text stays in the site's own log,
+and the server learns only what kind of error it was.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from konsil import __version__
+from konsil.config import Experiment
+from konsil.deploy.agreement import (
+    Opened,
+    SiteData,
+    check_plan_is_ours,
+    opened,
+    own_plan,
+)
+from konsil.deploy.audit import Audit
+from konsil.deploy.policy import Policy, PolicyRefused, read_policy
+from konsil.errors import ConfigError, DataError, KonsilError, StateError
+from konsil.files import write_text
+from konsil.host import SiteHost, site_folder
+from konsil.messages import Reply, Request
+from konsil.plan import Plan
+
+ACCEPTED, REFUSED = b"A", b"R"
+DETAILS = "the details are in the site's own log"
+
+
+class SiteParty:
+    """One hospital, between the engine that carries messages and the host that computes."""
+
+    def __init__(
+        self, site: str, source: dict[str, Any], policy: Policy, state: Path, device: str = ""
+    ) -> None:
+        self.site, self.policy, self.state = site, policy, state
+        self.data = SiteData(site, source)
+        self.device = device
+        state.mkdir(parents=True, exist_ok=True)
+        self.audit = Audit(state, site)
+        self._hosts: dict[str, SiteHost] = {}
+
+    @classmethod
+    def from_file(cls, path: Path) -> SiteParty:
+        """The party that `konsil site start` wrote down."""
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        policy = read_policy(Path(settings["policy"]) if settings.get("policy") else None)
+        return cls(
+            settings["site"],
+            settings["source"],
+            policy,
+            Path(settings["state"]),
+            settings.get("device", ""),
+        )
+
+    def answer(self, topic: str, payload: bytes) -> bytes:
+        """What the server gets to its message; never an exception, never a file's name."""
+        topics: dict[str, Callable[[bytes], bytes]] = {
+            "greet": self._greet,
+            "open": self._open,
+            "agree": self._agree,
+            "request": self._request,
+            "done": self._done,
+        }
+        try:
+            self.policy.check_size(len(payload), "message")
+            if topic not in topics:
+                raise PolicyRefused(f"topic {topic!r}: unknown to Konsil {__version__}")
+            return ACCEPTED + topics[topic](payload)
+        except Exception as error:
+            self.audit.note("refused", topic=topic, reason=str(error), trace=_trace(error))
+            return REFUSED + self._public(error).encode()
+
+    def _public(self, error: Exception) -> str:
+        """What may be said outside of this hospital."""
+        if isinstance(error, PolicyRefused):
+            return f"refused: {error}"
+        if isinstance(error, StateError | ConfigError):  # of plans and states: no image in them
+            return str(error).replace(str(self.state), "(its state folder)")
+        if isinstance(error, DataError):
+            return f"its data cannot be opened; {DETAILS}"
+        kind = "an error" if isinstance(error, KonsilError) else f"{type(error).__name__}"
+        return f"{kind}; {DETAILS}"
+
+    # --- before the first round ---
+
+    def _greet(self, payload: bytes) -> bytes:
+        greeting = json.loads(payload)
+        if greeting["version"] != __version__:
+            raise PolicyRefused(
+                f"the server runs Konsil {greeting['version']}, this site {__version__}: install "
+                "the same version"
+            )
+        experiment = self._own(greeting["experiment"])
+        self.policy.check_methods([method.name for method in experiment.methods])
+        self.audit.note("greeted", methods=[m.name for m in experiment.methods])
+        return _json(asdict(self.data.welcome(experiment)))
+
+    def _open(self, payload: bytes) -> bytes:
+        asked = json.loads(payload)
+        federation = self.data.open(self._own(asked["experiment"]), asked["labels"])
+        answer = opened(federation, self.site)
+        self.audit.note("opened", counts=answer.counts, fingerprint=answer.fingerprint)
+        return _json(asdict(answer))
+
+    def _agree(self, payload: bytes) -> bytes:
+        shared = json.loads(payload)
+        plan, answer = self._made_own(shared)
+        check_plan_is_ours(plan, shared, self.site, answer)
+        self.policy.check_plan(plan, self.site)
+        write_text(self._agreed(plan.hash), json.dumps(shared, indent=1), durable=True)
+        self._hosts = {plan.hash: SiteHost(plan, self._runs(plan.hash), self.device)}
+        self.audit.note(
+            "agreed",
+            plan=plan.hash,
+            version=plan.version,
+            sites=list(plan.sites),
+            experiment=plan.resolved() | {"plugins": [], "federation": {}},
+        )
+        return _json({"plan": plan.hash})
+
+    def _made_own(self, shared: dict[str, Any]) -> tuple[Plan, Opened]:
+        experiment = self._own(shared["experiment"])
+        federation = self.data.open(experiment, shared["labels"])
+        return own_plan(shared, experiment, federation), opened(federation, self.site)
+
+    def _own(self, raw: dict[str, Any]) -> Experiment:
+        """The experiment with the places of this site."""
+        return self.data.experiment(raw, self.policy.plugins)
+
+    # --- rounds ---
+
+    def _request(self, payload: bytes) -> bytes:
+        self.audit.message("received", self.site, payload, Request)
+        request = Request.from_bytes(bytearray(payload))
+        if request.site != self.site:
+            raise PolicyRefused(f"a request for {request.site} reached {self.site}")
+        host = self._host(request.plan)
+        reply = self._within_policy(host.handle(request), host.plan, request)
+        answer = reply.to_bytes()
+        self.policy.check_size(len(answer), "reply")
+        self.audit.message("sent", self.site, answer, Reply)
+        return answer
+
+    def _host(self, plan: str) -> SiteHost:
+        """Who answers for a plan that this site agreed to, perhaps before it was restarted."""
+        if plan not in self._hosts:
+            path = self._agreed(plan)
+            if not path.exists():
+                raise PolicyRefused(f"plan {plan}: this site has not agreed to it")
+            shared = json.loads(path.read_text(encoding="utf-8"))
+            mine, answer = self._made_own(shared)
+            check_plan_is_ours(mine, shared, self.site, answer)
+            self.policy.check_plan(mine, self.site)
+            self._hosts = {plan: SiteHost(mine, self._runs(plan), self.device)}
+        return self._hosts[plan]
+
+    def _within_policy(self, reply: Reply, plan: Plan, request: Request) -> Reply:
+        """What the policy lets out of a reply."""
+        if reply.kind == "collect" and not self.policy.hand_out_specialist:
+            return _replaced(reply, {"withheld": True}, keep_parts=False)
+        if reply.kind == "evaluate" and self.policy.scores == "means":
+            from konsil.evaluation.protocol import Scores
+
+            task = plan.method(plan.job(request.job)).context.task
+            scores = Scores.of(reply.facts)
+            facts = {"means": scores.metrics(task), "images": scores.images}
+            return _replaced(reply, facts, keep_parts=True)
+        return reply
+
+    def _done(self, payload: bytes) -> bytes:
+        """A run is over: what only further rounds would have needed goes."""
+        plan = str(json.loads(payload)["plan"])
+        host = self._hosts.get(plan)
+        for job in host.plan.jobs if host is not None else ():
+            folder = site_folder(self._runs(plan) / job.name, self.site)
+            (folder / "state.knsl").unlink(missing_ok=True)
+        self.audit.note("done", plan=plan)
+        return b""
+
+    def _runs(self, plan: str) -> Path:
+        return self.state / "runs" / plan
+
+    def _agreed(self, plan: str) -> Path:
+        if not plan.isalnum():  # it becomes a file's name
+            raise PolicyRefused("a plan's hash is letters and digits")
+        return self.state / "plans" / f"{plan}.json"
+
+
+def _replaced(reply: Reply, facts: dict[str, Any], keep_parts: bool) -> Reply:
+    parts = reply.parts if keep_parts else {}
+    return Reply(reply.kind, reply.job, reply.site, reply.round, reply.plan, parts, facts)
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content).encode()
+
+
+def _trace(error: Exception) -> str:
+    return "" if isinstance(error, KonsilError) else "".join(traceback.format_exception(error))

@@ -1,0 +1,91 @@
+"""What a site agrees to: its `policy.yaml`, on its own disk, which nobody else can change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from konsil.config import Block, explain, number_of_bytes, parse_yaml
+from konsil.errors import ConfigError, KonsilError
+from konsil.plan import Plan
+
+
+class PolicyRefused(KonsilError):
+    """What a site does not agree to. The text may be sent: it names no file and no patient."""
+
+
+class Policy(Block):
+    """Every key is a limit; a site without a file agrees to the defaults."""
+
+    methods: list[str] | None = None  # default: any
+    max_payload: int | str = "1 GB"  # of one message, either way
+    hand_out_specialist: bool = True  # at the end, for the super model
+    scores: Literal["images", "means"] = "images"  # what leaves of the evaluation
+    min_training_images: int = Field(1, ge=1)
+    min_sites_in_mean: int = Field(1, ge=1)
+    plugins: list[Path] = Field(default_factory=list)  # methods of one's own that this site has looked at
+
+    @field_validator("max_payload")
+    @classmethod
+    def _readable(cls, limit: int | str) -> int | str:
+        number_of_bytes(limit)
+        return limit
+
+    @property
+    def max_payload_bytes(self) -> int:
+        """The largest message that is taken or sent."""
+        return number_of_bytes(self.max_payload)
+
+    def check_size(self, size: int, what: str) -> None:
+        """Refuse a message that is too large."""
+        if size > self.max_payload_bytes:
+            raise PolicyRefused(
+                f"{what} of {size:,} bytes: max_payload of this site's policy is {self.max_payload}"
+            )
+
+    def check_methods(self, names: list[str]) -> None:
+        """Refuse an experiment with a method that was not agreed to."""
+        refused = [name for name in names if self.methods is not None and name not in self.methods]
+        if refused:
+            raise PolicyRefused(
+                f"method {', '.join(refused)}: this site's policy allows "
+                f"{', '.join(self.methods or [])}"
+            )
+
+    def check_plan(self, plan: Plan, site: str) -> None:
+        """Refuse a plan that asks for more than was agreed to."""
+        self.check_methods([m.name for m in plan.experiment.methods])
+        images = plan.counts[site]["train"]
+        if images < self.min_training_images:
+            raise PolicyRefused(
+                f"{images} training images: this site's policy asks for at least "
+                f"{self.min_training_images}, so that a model does not learn single patients"
+            )
+        together = plan.experiment.server.min_sites or len(plan.sites)
+        if together < self.min_sites_in_mean:
+            raise PolicyRefused(
+                f"server.min_sites: a mean may be of {together} sites, this site's policy asks "
+                f"for at least {self.min_sites_in_mean}"
+            )
+        for job in plan.jobs:
+            method = plan.method(job)
+            if method.pooled:
+                raise PolicyRefused(f"method {method.name}: it would move images to one place")
+            if method.needs == "individual" and not self.hand_out_specialist:
+                raise PolicyRefused(
+                    f"method {method.name}: the server needs each site's own model, and this "
+                    "site's policy has hand_out_specialist: false"
+                )
+
+
+def read_policy(path: Path | None) -> Policy:
+    """The policy of a file; without one, the defaults."""
+    if path is None:
+        return Policy()
+    raw = parse_yaml(path, "policy")
+    try:
+        return Policy.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(explain(error, str(path), Policy)) from None
