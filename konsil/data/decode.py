@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile, Findings
-from konsil.data.recipe import THREADS, Digests, Reading, Recipe
+from konsil.data.recipe import THREADS, UNNAMED, Digests, Reading, Recipe
 from konsil.data.sources import Item
 from konsil.data.studies import Study, open_study, some
 
@@ -98,16 +98,17 @@ def write_arrays(
     found = Findings()
     seen: dict[str, _SiteFacts] = {}
     with ThreadPool(THREADS) as pool:
-        files = [list(group) for _, group in groupby(items, key=lambda item: item.image)]
+        files = [
+            list(group) for _, group in groupby(items, key=lambda item: (item.site, item.image))
+        ]
         decoded = pool.imap(_Decoder(root, recipe, digests), files, chunksize=4)
         results = _one_by_one(files, decoded, found)
         for site, group in groupby(items, key=lambda item: item.site):
             seen[site] = _SiteFacts(recipe.reading(site))
             _write_site(folder / site, list(group), results, seen[site], report)
     found.raise_if_any(root)
-    if recipe.structures and all(recipe.reading(s).known_values is None for s in seen):
-        _check_one_value({site: facts.values for site, facts in seen.items()}, found)
-        found.raise_if_any(root)
+    check_one_value({site: facts.values for site, facts in seen.items()}, recipe, found)
+    found.raise_if_any(root)
     return {site: facts.as_json() for site, facts in seen.items()}
 
 
@@ -201,16 +202,17 @@ class _ArrayFile:
         self._file.close()
 
 
-def _check_one_value(values: Mapping[str, set[int]], found: Findings) -> None:
-    """Without task.structures all masks together may hold one value beside 0."""
+def check_one_value(values: Mapping[str, set[int]], recipe: Recipe, found: Findings) -> None:
+    """If nobody says what they mean, all masks together may hold one value beside background."""
     every = sorted(set().union(*values.values()))
-    if len(every) <= 1:
+    if recipe.structures != UNNAMED or len(every) <= 1:
         return
     for site, present in values.items():
+        mapping = recipe.reading(site).mapping
         found.add(
-            "masks with several values, and task.structures does not say what they mean",
+            f"masks with several values, and {mapping} does not say what they mean",
             f"{site}: {some(sorted(present)) or 'none'}",
-            f"write which values are which structure, for example task.structures: "
+            f"write which values are which structure, for example {mapping.split()[0]}: "
             f"{{first: {every[:1]}, second: {every[1:2]}}}, or {{foreground: [{some(every)}]}} "
             "if all mean the same",
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from konsil.errors import DataError
 
 SHOWN = 5  # of each kind; the rest is counted
@@ -29,6 +31,11 @@ class Findings:
     def add_file(self, name: str, bad: BadFile) -> None:
         """A file that a reader refused."""
         self.add(bad.what, f"{name} ({bad.detail})" if bad.detail else name, bad.cure)
+
+    def kinds(self) -> Iterator[tuple[str, list[str], str]]:
+        """What is wrong, everywhere it is, and the cure; kind by kind."""
+        for (what, cure), places in self._places.items():
+            yield what, list(places), cure
 
     def raise_if_any(self, source: object) -> None:
         """Raise a DataError that lists every kind, with its first places and its cure."""

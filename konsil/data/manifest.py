@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from konsil.config import Block, explain, parse_yaml
 from konsil.data.intensity import Percentiles, Window
-from konsil.data.recipe import Codes, Reading
+from konsil.data.recipe import UNNAMED, Codes, Reading
 from konsil.errors import ConfigError, DataError
 
 NAME = "federation.yaml"
@@ -222,7 +222,7 @@ class Manifest:
             return ()
         names = self.labels or (list(block.labels) if isinstance(block.labels, dict) else None)
         if names is None:
-            return (("foreground", None),)
+            return UNNAMED
         given = block.structures if isinstance(block.structures, dict) else {}
         codes = {
             name: tuple(map(_number, given[name])) if name in given else None for name in names

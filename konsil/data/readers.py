@@ -11,6 +11,7 @@ from PIL import Image
 
 from konsil.data.findings import BadFile
 from konsil.data.intensity import Window, to_eight_bit
+from konsil.data.magic import what_it_is
 from konsil.data.recipe import Codes
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
@@ -111,7 +112,10 @@ def _decode(data: bytes) -> Image.Image:
         frames = getattr(image, "n_frames", 1) if image.format in ("PNG", "TIFF") else 1
         image.load()
     except Exception as error:  # decoders raise whatever they stumble over in a damaged file
+        kind = what_it_is(data)
         detail = "empty file" if not data else _one_line(error)
+        if kind is not None and kind not in FORMATS:
+            detail = f"its content is {kind}"
         cure = "save it again as PNG, JPEG, BMP or TIFF, or take it away"
         raise BadFile("image that cannot be read", cure, detail) from None
     if frames > 1:

@@ -21,6 +21,7 @@ FORMAT = 1  # of the arrays; a change of the readers that changes pixels raises 
 Digests = Mapping[str, str]  # file, relative to the federation's folder -> sha256 of its bytes
 Codes = tuple[int, ...] | None  # the mask values of a structure; None: every one but background
 View = Literal["axial", "coronal", "sagittal"]
+UNNAMED: tuple[tuple[str, Codes], ...] = (("foreground", None),)  # masks that nobody explains
 
 
 @dataclass(frozen=True)
@@ -36,12 +37,6 @@ class Reading:
     series: str | None = None  # DICOM folders of several: which, by its description
     check_geometry: bool = True  # a volume's mask must lie where the volume lies
     mapping: str = field(default="task.structures", compare=False)  # its name in messages
-
-    @property
-    def known_values(self) -> set[int] | None:
-        """The mask values that mean something; None if any one value may be the foreground."""
-        lists = [codes for _, codes in self.structures if codes is not None]
-        return {value for values in lists for value in values} if lists else None
 
     def identity(self) -> dict[str, Any]:
         """What can change a pixel."""

@@ -115,5 +115,5 @@ def _too_few(site: str, images: dict[str, Counter[str]]) -> str:
         f"site {site}: {len(images)} patient(s) with {count} image(s); a site needs at least "
         "three patients, one each to train, to validate and to test. Add patients, merge the site "
         "with another, leave it out by federation.sites, or, if every image is another patient, "
-        "mend federation.patient_pattern"
+        "mend the pattern of the patients"
     )

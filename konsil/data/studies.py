@@ -18,6 +18,7 @@ from PIL import Image
 
 from konsil.data.findings import BadFile
 from konsil.data.intensity import OF_VOLUMES, to_eight_bit
+from konsil.data.magic import what_it_is
 from konsil.data.readers import (
     SIXTEEN_BIT,
     eight_bit,
@@ -150,7 +151,11 @@ class _Opener:
         self.current = name
         if not is_picture(name):
             raise BadFile("mask of another kind than its image", "a picture's mask is a picture")
-        return read_mask(self._bytes(name), self.reading.colours)[None]
+        data = self._bytes(name)
+        if what_it_is(data) == "JPEG" and not name.lower().endswith((".jpg", ".jpeg")):
+            cure = "JPEG changes the values of a mask: export the masks again, as PNG"
+            raise BadFile("mask that is a JPEG, whatever its name says", cure)
+        return read_mask(data, self.reading.colours)[None]
 
     def volume(self) -> Study:
         from konsil.data.volumes import planes, read_volume
