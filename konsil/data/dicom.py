@@ -28,18 +28,11 @@ NOT_ALIKE = 1e-3  # of direction cosines, and millimetres of spacing
 
 def read_dicom(path: Path, series: str | None = None) -> Volume:
     """The volume of a series' folder or of a file; slices sorted by where they lie."""
-    slices = image_slices(path, series)
-    check_alike(slices)
-    if any(one.position is None for one in slices):
-        if len({one.path for one in slices}) > 1:
-            cure = "export the series with its headers, or save it as NIfTI"
-            lost = next(one.name for one in slices if one.position is None)
-            raise BadFile("DICOM slices that do not say where they lie", cure, lost)
-        return Volume(pixels_of(slices), slices[0].affine)
-    slices = in_order(slices)
-    _check_gaps(slices)
+    slices = ordered_slices(path, series)
     affine = slices[0].affine
-    if len(slices) > 1:  # not along the normal: the stack of a tilted gantry is sheared
+    if len(slices) > 1 and slices[0].position is not None:
+        _check_gaps(slices)
+        # Not along the normal: the stack of a tilted gantry is sheared.
         affine[:3, 2] = (slices[-1].affine - slices[0].affine)[:3, 3] / (len(slices) - 1)
     return Volume(pixels_of(slices), affine)
 
@@ -47,8 +40,23 @@ def read_dicom(path: Path, series: str | None = None) -> Volume:
 # --- the stack ----------------------------------------------------------------------------------
 
 
-def check_alike(slices: Sequence[Slice]) -> None:
-    """Refuse slices of different size, spacing or orientation."""
+def ordered_slices(path: Path, series: str | None = None) -> list[Slice]:
+    """The slices of one stack, sorted by where they lie; there may be gaps.
+
+    Frames of one file that do not say where they lie stay as they are.
+    """
+    slices = image_slices(path, series)
+    _check_alike(slices)
+    lost = [one.name for one in slices if one.position is None]
+    if not lost:
+        return _in_order(slices)
+    if len({one.path for one in slices}) > 1:
+        cure = "export the series with its headers, or save it as NIfTI"
+        raise BadFile("DICOM slices that do not say where they lie", cure, lost[0])
+    return slices
+
+
+def _check_alike(slices: Sequence[Slice]) -> None:
     usual, _ = Counter(one.size for one in slices).most_common(1)[0]
     first = next(one for one in slices if one.size == usual)
     for one in slices:
@@ -72,7 +80,7 @@ def _difference(one: Slice, other: Slice) -> str:
     return "" if alike else "another orientation"
 
 
-def in_order(slices: Sequence[Slice]) -> list[Slice]:
+def _in_order(slices: Sequence[Slice]) -> list[Slice]:
     """Sorted along the normal; names and instance numbers do not say where a slice lies."""
     heights = _heights(slices)
     ordered = [slices[k] for k in np.argsort(heights, kind="stable")]
@@ -97,8 +105,6 @@ def _heights(slices: Sequence[Slice]) -> list[float]:
 def _check_gaps(slices: Sequence[Slice]) -> None:
     steps = [other.affine[:3, 3] - one.affine[:3, 3] for one, other in pairwise(slices)]
     gaps = [high - low for low, high in pairwise(_heights(slices))]
-    if not gaps:
-        return
     usual = sorted(gaps)[(len(gaps) - 1) // 2]
     for (one, other), gap in zip(pairwise(slices), gaps, strict=True):
         if abs(gap - usual) > UNEVEN * usual:

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from konsil.data.dicom import check_alike, in_order, pixels_of
+from konsil.data.dicom import ordered_slices, pixels_of
 from konsil.data.dicom_headers import (
     Slice,
     files_of,
-    image_slices,
     read_headers,
 )
 from konsil.data.findings import BadFile
@@ -118,10 +117,7 @@ def _read_dicom(
 
 
 def _read_slices(path: Path, volume: Volume, check_geometry: bool) -> NDArray[Any]:
-    slices = image_slices(path)
-    check_alike(slices)
-    placed = all(one.position is not None for one in slices)
-    ordered = in_order(slices) if placed else slices
+    ordered = ordered_slices(path)
     values = _whole_numbers(pixels_of(ordered))
     target = np.zeros(volume.shape, dtype=values.dtype)
     lost = [k for k, one in enumerate(ordered) if not _put(one, values[..., k], target, volume)]
@@ -153,8 +149,7 @@ def _read_pictures(
     if not image.is_dir():
         cure = "save the mask as NIfTI, on the image's voxels"
         raise BadFile("PNG masks for an image that is no DICOM series", cure, image.name)
-    slices = image_slices(image, series)
-    pairs = _paired(in_order(slices), files_of(folder))
+    pairs = _paired(ordered_slices(image, series), files_of(folder))
     planes = []
     for one, file in pairs:
         with naming(file):

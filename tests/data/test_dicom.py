@@ -494,6 +494,18 @@ def test_pictures_that_do_not_pair(series, tmp_path, name):
     refused_mask(path, series, "do not pair", "6 slices", "InstanceNumber")
 
 
+def test_a_picture_for_an_image_without_a_place(tmp_path):
+    save_dicom(tmp_path / "image/xray.dcm", dicom_slice(PIXELS[:, :, 0], None))
+    path = write_pictures(tmp_path / "masks", PIXELS[:, :, :1] % 2, lambda k: "xray.png")
+    np.testing.assert_array_equal(read_mask(path, tmp_path / "image"), PIXELS[:, :, :1] % 2)
+
+
+def test_mask_frames_without_places_need_trust(series, tmp_path):
+    path = save_dicom(tmp_path / "mask.dcm", dicom_slice(PIXELS % 2, None))
+    refused_mask(path, series, "lies elsewhere", "geometry: ignore")
+    np.testing.assert_array_equal(read_mask(path, series, check_geometry=False), PIXELS % 2)
+
+
 def test_coloured_pictures(series, tmp_path):
     path = write_pictures(tmp_path / "masks", PIXELS % 2, lambda k: f"{k + 1}.png")
     red = np.zeros((5, 4, 3), np.uint8)
