@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import get_ident
 from typing import BinaryIO
 
 
@@ -18,7 +19,7 @@ def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
     either way.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.part")  # threads may meet
     try:
         with open(part, "wb") as file:
             yield file
