@@ -1,0 +1,58 @@
+"""A link without an engine: the parties of all sites in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from konsil.config import Experiment
+from konsil.deploy.agreement import without_places
+from konsil.deploy.coordinator import coordinate
+from konsil.deploy.link import Answer
+from konsil.deploy.party import SiteParty
+from konsil.deploy.policy import Policy
+from konsil.messages import Failure
+
+
+class DirectLink:
+    """Hands bytes over; keeps all that passed, for tests that look for what should not."""
+
+    def __init__(self, parties: Mapping[str, SiteParty]) -> None:
+        self.parties = dict(parties)
+        self.passed: list[tuple[str, str, bytes]] = []
+        self.gone: set[str] = set()
+
+    def send(
+        self, topic: str, messages: Mapping[str, bytes], deadline: float | None = None
+    ) -> Iterator[Answer]:
+        for site in reversed(messages):  # the order of arrival is not the roster's
+            if site in self.gone:
+                yield site, Failure(site, "not connected")
+                continue
+            self.passed.append((topic, site, messages[site]))
+            answer = self.parties[site].answer(topic, messages[site])
+            self.passed.append((topic, site, answer))
+            yield site, answer
+
+
+def parties(
+    experiment: Experiment, folder: Path, sites: list[str], policies: Mapping[str, Policy] = {}
+) -> dict[str, SiteParty]:
+    """One party a site; each opens its own part of the experiment's federation."""
+    block = experiment.federation.model_dump(exclude_unset=True)
+    source: dict[str, Any] = {k: v for k, v in block.items() if k in ("folder", "csv", "file")}
+    source |= {k: v for k, v in block.items() if k == "synthetic"}
+    return {
+        site: SiteParty(site, source, policies.get(site, Policy()), folder / "parties" / site)
+        for site in sites
+    }
+
+
+def deploy(
+    experiment: Experiment, folder: Path, sites: list[str], policies: Mapping[str, Policy] = {}
+) -> DirectLink:
+    """The whole experiment over a direct link; the run is in folder/run."""
+    link = DirectLink(parties(experiment, folder, sites, policies))
+    coordinate(without_places(experiment), sites, link, folder / "run")
+    return link

@@ -1,0 +1,221 @@
+"""Server and sites come to one plan, and train like any other run."""
+
+import json
+import shutil
+from pathlib import Path
+
+import direct
+import pytest
+
+from konsil.data import open_federation
+from konsil.deploy.coordinator import coordinate, without_places
+from konsil.deploy.policy import Policy, read_policy
+from konsil.errors import ConfigError, RoundFailed
+from konsil.plan import Plan
+from konsil.runner import Run
+
+SITES = ["north", "south"]
+
+
+def in_process(experiment, folder: Path) -> Path:
+    federation = open_federation(experiment.federation, experiment.task)
+    run = Run(Plan.of(experiment, federation), folder)
+    run.prepare(False, federation.write_splits)
+    run.go()
+    return folder
+
+
+def models(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*.safetensors"))
+        if "sites" not in path.parts
+    }
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedsm", "fedsoup", "scaffold", "fedsm-extra"])
+def test_the_same_bits_as_in_process(experiment, tmp_path, method):
+    e = experiment(methods=[method], rounds=3)
+    direct.deploy(e, tmp_path, SITES)
+    alone = in_process(e, tmp_path / "alone")
+    assert (tmp_path / "run" / "results.csv").read_bytes() == (alone / "results.csv").read_bytes()
+    assert models(tmp_path / "run") == models(alone)
+    assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"
+    for site in SITES:  # what a further round would have needed is gone, the site's model is not
+        folder = tmp_path / "parties" / site
+        assert not list(folder.rglob("state.knsl"))
+        if method in ("fedsm", "fedsoup"):
+            assert list(folder.rglob("best/personal.safetensors"))
+
+
+def test_classification_finds_the_classes_of_all_sites(experiment, shades, tmp_path):
+    e = experiment(
+        methods=["fedavg"],
+        rounds=1,
+        federation={"folder": str(shades), "image_size": 32},
+        task={"name": "classification"},
+        network={"name": "small"},
+    )
+    direct.deploy(e, tmp_path, SITES)
+    alone = in_process(e, tmp_path / "alone")
+    assert (tmp_path / "run" / "results.csv").read_bytes() == (alone / "results.csv").read_bytes()
+
+
+def test_a_run_goes_on_after_everybody_was_stopped(experiment, tmp_path):
+    """The coordinator loses a site in round 2; new parties and a new coordinator go on."""
+    e = experiment(methods=["fedsm"], rounds=3)
+    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    send = link.send
+
+    def cut(topic, messages, deadline=None):
+        requests = sum(topic == "request" for topic, *_ in link.passed)
+        if topic == "request" and requests >= 6:
+            link.gone = {"south"}
+        yield from send(topic, messages, deadline)
+
+    link.send = cut
+    with pytest.raises(RoundFailed, match="south: not connected"):
+        coordinate(without_places(e), SITES, link, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "waiting"
+    direct.deploy(e, tmp_path, SITES)
+    alone = in_process(e, tmp_path / "alone")
+    assert models(tmp_path / "run") == models(alone)
+
+
+TEXTS = (".jsonl", ".json", ".yaml", ".csv", ".log")
+
+
+@pytest.fixture
+def named(squares, tmp_path):
+    """The squares with telling names: every file is of a patient called Anna Mueller."""
+    folder = tmp_path / "named"
+    for path in squares.rglob("*.png"):
+        copy = folder / path.relative_to(squares).with_name(f"Mueller_Anna_{path.name}")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, copy)
+    return folder
+
+
+def test_nothing_of_an_image_leaves(experiment, named, tmp_path):
+    """No file's name, no patient, no path: neither in messages nor in the server's logs."""
+    e = experiment(methods=["fedsm"], federation={"folder": str(named), "image_size": 32})
+    link = direct.deploy(e, tmp_path, SITES)
+    spoken = b"\n".join(payload for _, _, payload in link.passed)
+    logs = b"\n".join(p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.suffix in TEXTS)
+    for secret in (b"Mueller", b"Anna", str(named).encode(), b".png"):
+        assert secret not in spoken
+        assert secret not in logs
+
+
+def test_what_goes_wrong_at_a_site_stays_there(experiment, squares, tmp_path):
+    """A damaged image: the server learns that the data cannot be opened, the site's log which."""
+    broken = tmp_path / "broken"
+    shutil.copytree(squares, broken)
+    (broken / "south" / "images" / "003.png").write_bytes(b"x")
+    e = experiment(federation={"folder": str(broken), "image_size": 32})
+    with pytest.raises(RoundFailed) as caught:
+        direct.deploy(e, tmp_path, SITES)
+    assert "south: its data cannot be opened; the details are in the site's own log" in str(
+        caught.value
+    )
+    assert "003" not in str(caught.value)
+    assert "003.png" in (tmp_path / "parties" / "south" / "audit.jsonl").read_text()
+    assert "003.png" not in (tmp_path / "run" / "audit.jsonl").read_text()
+
+
+# --- policies -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (Policy(methods=["fedsm"]), "method fedavg: this site's policy allows fedsm"),
+        (Policy(max_payload="10 KB"), "max_payload of this site's policy is 10 KB"),
+        (Policy(min_training_images=50), "asks for at least 50"),
+        (Policy(min_sites_in_mean=3), "a mean may be of 2 sites"),
+    ],
+)
+def test_a_policy_refuses(experiment, tmp_path, policy, said):
+    with pytest.raises(RoundFailed) as caught:
+        direct.deploy(experiment(), tmp_path, SITES, {"south": policy})
+    assert said in str(caught.value)
+    assert "south" in str(caught.value)
+    assert said in (tmp_path / "parties" / "south" / "audit.jsonl").read_text()
+
+
+def test_images_are_not_moved_to_one_place(experiment, tmp_path):
+    with pytest.raises(RoundFailed, match="it would move images to one place"):
+        direct.deploy(experiment(methods=["centralized"]), tmp_path, SITES)
+
+
+def test_a_site_keeps_its_specialist(experiment, tmp_path):
+    """The super model answers for it with the global model; the site still has its own."""
+    e = experiment(methods=["fedsm"])
+    direct.deploy(e, tmp_path, SITES, {"south": Policy(hand_out_specialist=False)})
+    folder = tmp_path / "run" / "fedsm" / "seed0" / "supermodel"
+    facts = json.loads((folder / "model.json").read_text())
+    assert facts["withheld"] == ["south"]
+    assert set(facts["files"]) == {"global", "selector", "north"}
+    assert list((tmp_path / "parties" / "south").rglob("best/personal.safetensors"))
+    with pytest.raises(RoundFailed, match="hand_out_specialist: false"):
+        direct.deploy(
+            experiment(methods=["fedsm-extra"]),
+            tmp_path / "extra",
+            SITES,
+            {"south": Policy(hand_out_specialist=False)},
+        )
+
+
+def test_only_means_leave(experiment, tmp_path):
+    e = experiment(methods=["fedavg"])
+    link = direct.deploy(e, tmp_path, SITES, {site: Policy(scores="means") for site in SITES})
+    alone = in_process(e, tmp_path / "alone")
+    assert rounded(tmp_path / "run") == rounded(alone)
+    assert not [p for t, _, p in link.passed if t == "request" and b'"columns"' in p]
+
+
+def rounded(folder: Path) -> list[list[str]]:
+    rows = [line.split(",") for line in (folder / "results.csv").read_text().splitlines()[1:]]
+    return [[f"{float(c):.9f}" if "." in c else c for c in row] for row in rows]
+
+
+def test_a_changed_plan_is_refused(experiment, tmp_path):
+    link = direct.deploy(experiment(), tmp_path, SITES)
+    [plan] = {p for t, s, p in link.passed if t == "agree" and s == "north" and p[:1] == b"{"}
+    party = link.parties["north"]
+    assert party.answer("agree", plan)[:1] == b"A"
+    for old, new in ((b'"rounds": 2', b'"rounds": 3'), (b'"lr": 0.001', b'"lr": 0.002')):
+        assert old in plan
+        answer = party.answer("agree", plan.replace(old, new))
+        assert answer[:1] == b"R"
+        assert b"it was changed on its way" in answer
+    [request, *_] = [p for t, s, p in link.passed if t == "request" and s == "north"]
+    for place in (30, len(request) // 2, len(request) - 3):
+        damaged = bytearray(request)
+        damaged[place] ^= 1
+        assert party.answer("request", bytes(damaged))[:1] == b"R"
+    other = direct.deploy(experiment(rounds=1), tmp_path / "other", SITES)
+    [stranger, *_] = [p for t, s, p in other.passed if t == "request" and s == "north"]
+    assert b"this site has not agreed to it" in party.answer("request", stranger)
+
+
+def test_audit_trails_of_both_sides_agree(experiment, tmp_path):
+    direct.deploy(experiment(), tmp_path, SITES)
+    ours = trail(tmp_path / "run", "received")
+    theirs = [e for s in SITES for e in trail(tmp_path / "parties" / s, "sent")]
+    assert {e["sha256"] for e in ours} == {e["sha256"] for e in theirs}
+    assert {"site", "kind", "round", "parts", "bytes", "time", "party"} <= set(ours[0])
+    assert ours[0]["parts"]["global"]["norm"] > 0
+
+
+def trail(folder: Path, event: str) -> list[dict]:
+    events = [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
+    return [e for e in events if e["event"] == event and "sha256" in e]
+
+
+@pytest.mark.parametrize("text", ["methods: 3", "max_payload: much", "metods: [fedavg]"])
+def test_a_policy_that_cannot_be_meant(tmp_path, text):
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"policy\.yaml"):
+        read_policy(path)
