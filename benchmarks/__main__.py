@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import report
+from benchmarks.data import batches_vs_monai
 from benchmarks.ground import FULL, QUICK, Ground
 from benchmarks.measure import Outcome
 from benchmarks.memory import memory
@@ -29,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[Ground], Outcome]] = {
     "server-mean": server_mean,
     "memory": memory,
     "overheads": overheads,
+    "batches-vs-monai": batches_vs_monai,
 }
 console = Console()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,6 @@ from torch import Tensor
 
 from konsil.data.cache_room import keep
 from konsil.errors import DataError
-
-NPY_HEADER = 128  # bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,16 +66,6 @@ def test_images(folder: Path, site: str) -> Images:
 
 
 test_images.__test__ = False  # type: ignore[attr-defined]  # pytest shall not take it for a test
-
-
-def arrays_size(rows: Iterable[int], channels: int, size: int, structures: int) -> int:
-    """The bytes of a federation's arrays, given the images of each site and split.
-
-    A classification has no structures, and a class number of eight bytes an image.
-    """
-    image = channels * size**2
-    target = structures * size**2 or 8
-    return sum(2 * NPY_HEADER + count * (image + target) for count in rows)
 
 
 def _open(folder: Path) -> Images:

@@ -14,7 +14,8 @@ import pytest
 from konsil import data
 from konsil.data import cache, cache_room
 from konsil.data.cache import entries, folder_once, remove
-from konsil.data.images import arrays_size
+from konsil.data.decode import bytes_of
+from konsil.data.recipe import Recipe
 from konsil.data.synthetic import FEDERATIONS
 from konsil.errors import DataError
 
@@ -297,23 +298,35 @@ def test_synthetic_federations_are_entries_too(build):
     assert all(entry.in_use for entry in entries(build.cache))
 
 
+HEADER = 128  # of each of the two arrays of each of the three parts of a site
+
+
 @pytest.mark.parametrize("structures", [1, 2])
 def test_the_size_of_arrays_is_known_before(build, structures):
     build.pairs("a", 6)
     build.pairs("b", 5)
-    task = {"structures": {f"s{number}": [255] for number in range(structures)}}
-    opened = build.open(task, channels=1)
-    rows = [count for splits in opened.counts.values() for count in splits.values()]
+    named = tuple((f"s{number}", [255]) for number in range(structures))
+    opened = build.open({"structures": dict(named)}, channels=1)
     written = sum(path.stat().st_size for path in opened.folder.rglob("*.npy"))
-    assert written == arrays_size(rows, 1, 16, structures)
+    assert written == bytes_of(Recipe(1, 16, structures=named), 11) + 2 * 6 * HEADER
 
 
 def test_the_size_of_arrays_of_a_classification(build):
     build.classes("a", ill=4, well=5)
     opened = build.open({"name": "classification"})
-    rows = [count for splits in opened.counts.values() for count in splits.values()]
     written = sum(path.stat().st_size for path in opened.folder.rglob("*.npy"))
-    assert written == arrays_size(rows, 3, 16, 0)
+    assert written == bytes_of(Recipe(3, 16, classes=("ill", "well")), 9) + 6 * HEADER
+
+
+def test_a_federation_that_is_too_large_is_refused_before_it_is_decoded(build):
+    build.pairs("a", 6)
+    needed = 6 * 4 * 16 * 16
+    decoded = []
+    with pytest.raises(DataError, match=r"no room in the cache: 71\.7 kB needed"):
+        build.open(cache_limit=needed + ROOM - 1, report=lambda *done: decoded.append(done))
+    assert not decoded
+    assert list(build.cache.glob("[!.]*/*/*/*.npy")) == []
+    build.open(cache_limit=needed + ROOM)
 
 
 # --- a disk that fills up while an entry is written ---------------------------------------------
