@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from konsil.errors import DataError
 
@@ -40,11 +40,12 @@ class Findings:
     def raise_if_any(self, source: object) -> None:
         """Raise a DataError that lists every kind, with its first places and its cure."""
         if self._places:
-            kinds = [_paragraph(*kind, places) for kind, places in self._places.items()]
+            kinds = [paragraph(*kind, places) for kind, places in self._places.items()]
             raise DataError(f"{source}: this federation cannot be used:\n" + "\n".join(kinds))
 
 
-def _paragraph(what: str, cure: str, places: list[str]) -> str:
+def paragraph(what: str, cure: str, places: Sequence[str]) -> str:
+    """A kind of mistake in lines: what, its first places, the cure."""
     count = f" ({len(places)} times)" if len(places) > 1 else ""
     shown = [f"    {place}" for place in places[:SHOWN]]
     if len(places) > SHOWN:

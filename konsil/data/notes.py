@@ -132,14 +132,15 @@ def between_splits(pairs: Sequence[Pair], how: str) -> list[Note]:
         return []
     a, b = across[0]
     text = (
-        f"{_images(across)} {how} one in another split, such as {a.name} ({a.split}) and {b.name} "
+        f"{how_many(across)} {how} one in another split, such as {a.name} ({a.split}) and {b.name} "
         f"({b.split}); the score would measure memory: take the copies away, or give both the "
         "same patient"
     )
     return [Note("copies in different splits", text)]
 
 
-def _images(pairs: Sequence[Pair]) -> str:
+def how_many(pairs: Sequence[Pair]) -> str:
+    """Subject and verb of a sentence about copies."""
     return "1 image is" if len(pairs) == 1 else f"{len(pairs)} images are"
 
 

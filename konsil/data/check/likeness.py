@@ -107,8 +107,8 @@ class _Gallery:
         return self._sums[site] / np.float32((self.sites == site).sum() + PRIOR)
 
     def common_to_all(self) -> NDArray[np.float32]:
-        total: NDArray[np.float32] = sum(self._sums.values(), np.float32(0))  # type: ignore[assignment]
-        return total / np.float32(len(self) + PRIOR)
+        total = np.sum(list(self._sums.values()), axis=0)
+        return np.asarray(total / np.float32(len(self) + PRIOR))
 
 
 def _fine_structure(thumbnails: NDArray[np.uint8]) -> NDArray[np.float32]:
