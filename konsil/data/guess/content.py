@@ -130,6 +130,9 @@ def _border(array: NDArray[Any]) -> int:
 def _mask_of_volume(root: Path, unit: Unit) -> NDArray[Any]:
     from konsil.data.volumes import read_volume
 
+    pictures = sorted((root / unit.path).glob("*.png")) if unit.kind == "series" else []
+    if pictures:  # one for every slice of a DICOM series
+        return np.concatenate([_mask_of_picture(path)[0].ravel() for path in pictures])
     array = read_volume(root / unit.path).array
     if not np.array_equal(array, np.rint(array)):
         raise BadFile("mask with fractional values", "save masks with whole numbers")

@@ -101,15 +101,17 @@ def site_level(images: Sequence[Unit], masks: Sequence[Unit]) -> int | None:
     """Which neutral folder is the site; None if all of it is one site."""
     mask_folders = {name for mask in masks for _, name in neutral(mask)}
     depth = min(len(neutral(image)) for image in images)
+    around = None  # a folder around everything
     for level in range(depth):
         names = Counter(names_at(images, level))
         if not names.keys() & mask_folders:
             continue  # the name that a site gives to its images
         deeper = any(len(set(names_at(images, k))) > 1 for k in range(level + 1, depth))
         if len(names) == 1 and deeper:
-            continue  # a folder around everything
-        return None if _are_patients(images, level) else level
-    return None
+            around = level
+            continue
+        return around if _are_patients(images, level) else level
+    return around
 
 
 def _are_patients(images: Sequence[Unit], level: int) -> bool:
