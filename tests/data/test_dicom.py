@@ -365,13 +365,14 @@ def test_a_disc_that_includes_the_cup(series, tmp_path, disc_number, cup_number)
     np.testing.assert_array_equal(np.isin(mask, (disc_number, cup_number)), disc)
 
 
-@pytest.mark.parametrize("shift", [0, 1])
-def test_other_overlaps_are_refused(series, tmp_path, shift):
+@pytest.mark.parametrize(("columns", "shared"), [((1, 3), 6), ((2, 4), 3), ((2, 3), 3)])
+def test_other_overlaps_are_refused(series, tmp_path, columns, shared):
     """Also two equal segments: one of them would vanish."""
-    one = np.zeros(SHAPE, bool)
+    one, two = np.zeros(SHAPE, bool), np.zeros(SHAPE, bool)
     one[1:3, 1:4, 2] = True
-    path = write_segmentation(tmp_path / "seg.dcm", series, {1: one, 2: np.roll(one, shift, 0)})
-    shared = 6 if shift == 0 else 3
+    two[slice(*columns), 1:4, 2] = True
+    two[3, 3, 3] = columns == (2, 3)  # smaller than the other, and not inside it
+    path = write_segmentation(tmp_path / "seg.dcm", series, {1: one, 2: two})
     refused_mask(path, series, "overlap", f"segments 1 and 2 share {shared} voxels", "of its own")
 
 
@@ -411,13 +412,18 @@ def test_a_segmentation_of_another_series(series, tmp_path):
 
 
 @pytest.mark.parametrize("ignore", [False, True])
-def test_a_segmentation_that_lies_elsewhere(series, tmp_path, ignore):
+@pytest.mark.parametrize(
+    ("shift", "place"),
+    [((0, 0, 1), "0, 0, 5.333"), ((0.5, 0, 0), "-1, 0, 5"), ((0, 0, -18), "0, 0, -1")],
+)
+def test_a_segmentation_that_lies_elsewhere(series, tmp_path, ignore, shift, place):
+    """Not between the image's slices, nor partly or wholly outside of it."""
     moved = AFFINE.copy()
-    moved[2, 3] += 1.0
+    moved[:3, 3] += shift
     uid = dcmread(series / "IM001.dcm").SeriesInstanceUID
     other = write_series(tmp_path / "other", PIXELS, moved, SeriesInstanceUID=uid)
     path = write_segmentation(tmp_path / "seg.dcm", other, {1: PIXELS > 500})
-    refused_mask(path, series, "lies elsewhere", "voxel 0, 0, 5.333", check_geometry=not ignore)
+    refused_mask(path, series, "lies elsewhere", f"voxel {place} of", check_geometry=not ignore)
 
 
 def test_two_segmentations_in_a_folder(series, tmp_path):
@@ -475,6 +481,13 @@ def test_mask_slices_of_another_shape(series, tmp_path):
     refused_mask(path, series, "lies elsewhere", "IM001.dcm")
 
 
+def test_mask_slices_of_larger_pixels(series, tmp_path):
+    """They would fit into the image, on every other pixel."""
+    coarse = AFFINE @ np.diag([2, 2, 1, 1])
+    path = write_series(tmp_path / "masks", noise((2, 2, 6)) % 2, coarse)
+    refused_mask(path, series, "another size", "mask 2 x 2 x 6")
+
+
 def test_pictures_named_like_the_slices(series, tmp_path):
     mask = (PIXELS % 3).astype(np.uint8)
     path = write_pictures(tmp_path / "masks", mask, lambda k: f"IM{6 - k:03d}.png")
@@ -514,6 +527,12 @@ def test_coloured_pictures(series, tmp_path):
     refused_mask(path, series, "coloured mask", "3.png")
     mask = read_mask(path, series, colours=True)
     assert np.argwhere(mask == 0xFF8000).tolist() == [[1, 2, 2]]
+
+
+def test_two_pictures_for_every_slice(series, tmp_path):
+    path = write_pictures(tmp_path / "masks", PIXELS % 2, lambda k: f"disc_{k + 1}.png")
+    write_pictures(path, PIXELS % 2, lambda k: f"cup_{k + 1}.png")
+    refused_mask(path, series, "do not pair", "12 PNG, 6 slices")
 
 
 def test_a_missing_picture(series, tmp_path):

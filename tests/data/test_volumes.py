@@ -26,7 +26,15 @@ from konsil.data.volumes import (
     write_volume,
 )
 from konsil.errors import DataError
-from tests.data.volume_files import grid, noise, write_itk, write_nifti, write_series
+from tests.data.volume_files import (
+    dicom_slice,
+    grid,
+    noise,
+    save_dicom,
+    write_itk,
+    write_nifti,
+    write_series,
+)
 
 VIEWS = ("axial", "coronal", "sagittal")
 ORIENTATIONS = [
@@ -153,6 +161,8 @@ def test_a_sheared_affine_survives(tmp_path, suffix):
     write_volume(tmp_path / f"v{suffix}", Volume(noise(shape), affine))
     again = read_volume(tmp_path / f"v{suffix}")
     np.testing.assert_allclose(again.affine, affine, atol=1e-5)
+    if "nii" in suffix:  # a quaternion cannot say it, so it must not say anything
+        assert nibabel.load(tmp_path / f"v{suffix}").header["qform_code"] == 0
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "int32", "float32", "float64"])
@@ -187,6 +197,7 @@ def test_equal_volumes_are_equal_files_whenever_they_are_written(tmp_path):
     for name in ("a.nii.gz", "b.nii.gz"):
         write_volume(tmp_path / name, Volume(noise(shape), affine))
     assert (tmp_path / "a.nii.gz").read_bytes() == (tmp_path / "b.nii.gz").read_bytes()
+    assert (tmp_path / "a.nii.gz").read_bytes()[4:8] == bytes(4)  # no time
 
 
 def test_other_programs_find_the_place_by_either_form(tmp_path):
@@ -348,6 +359,7 @@ def files(tmp_path):
         write_itk(tmp_path / f"{stem}{suffix}", array, affine)
     write_itk(tmp_path / "packed.mha", array, affine, compress=True)
     write_itk(tmp_path / "packed.nrrd", array, affine, compress=True)
+    save_dicom(tmp_path / "v.dcm", dicom_slice(array[:, :, 0], affine))
     return tmp_path
 
 
@@ -363,7 +375,7 @@ def test_truncated_or_empty(files, name, left):
 
 
 @pytest.mark.parametrize("name", ["v.nii", "v.nii.gz", "v.mha", "v.mhd", "v.nrrd", "h.nhdr"])
-@pytest.mark.parametrize("content", ["text", "v.nii", "v.nii.gz", "v.mha", "v.nrrd"])
+@pytest.mark.parametrize("content", ["text", "v.nii", "v.nii.gz", "v.mha", "v.nrrd", "v.dcm"])
 def test_not_what_its_name_says(files, name, content):
     data = b"this is no volume" if content == "text" else (files / content).read_bytes()
     (files / name).write_bytes(data)
@@ -485,7 +497,7 @@ def test_rounded_headers_do_not_matter(tmp_path):
     )
 
 
-@pytest.mark.parametrize("shift", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("shift", [0.3, 1.25, -1.25, 3.0])
 def test_a_mask_that_lies_elsewhere(tmp_path, shift):
     shape, affine = grid()
     image = write_nifti(tmp_path / "image.nii", noise(shape), affine)
@@ -502,6 +514,16 @@ def test_a_mask_of_other_voxels(tmp_path):
     image = write_nifti(tmp_path / "image.nii", noise(shape), affine)
     path = write_nifti(tmp_path / "mask.nii", noise(shape) % 2, affine @ np.diag([1.5, 1, 1, 1]))
     refused_mask(path, image, "lies elsewhere", "0.75 x 1.25 x 3 mm", "0.5 x 1.25 x 3 mm")
+
+
+@pytest.mark.parametrize("ignore", [False, True])
+def test_a_turned_mask_that_lies_elsewhere(tmp_path, ignore):
+    """Its size is right, in another order: what is wrong is the place."""
+    shape, affine = grid()
+    image = write_nifti(tmp_path / "image.nii", noise(shape), affine)
+    other, turned = grid((1, 0, 2), (1, 1, 1), corner=(-7, 12, 23))
+    path = write_nifti(tmp_path / "mask.nii", noise(other) % 2, turned)
+    refused_mask(path, image, "lies elsewhere", "0, 0.8, 0", check_geometry=not ignore)
 
 
 @pytest.mark.parametrize("ignore", [False, True])
