@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 
 from benchmarks import report
-from benchmarks.data import batches_vs_monai
+from benchmarks.batches import batches_vs_monai
+from benchmarks.first_look import import_and_check
 from benchmarks.ground import FULL, QUICK, Ground
 from benchmarks.measure import Outcome
 from benchmarks.memory import memory
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[Ground], Outcome]] = {
     "memory": memory,
     "overheads": overheads,
     "batches-vs-monai": batches_vs_monai,
+    "import-and-check": import_and_check,
 }
 console = Console()
 

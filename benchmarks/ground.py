@@ -31,6 +31,8 @@ class Scale:
     memory_sites: tuple[int, int]
     memory_images: int  # a site
     memory_repeats: int  # bytes are not disturbed by neighbours as seconds are
+    look_images: int  # of a data set that is imported and checked
+    look_size: int
 
 
 FULL = Scale(
@@ -46,6 +48,8 @@ FULL = Scale(
     memory_sites=(6, 50),
     memory_images=8,
     memory_repeats=3,
+    look_images=1000,
+    look_size=512,
 )
 QUICK = Scale(
     repeats=1,
@@ -60,6 +64,8 @@ QUICK = Scale(
     memory_sites=(2, 4),
     memory_images=4,
     memory_repeats=1,
+    look_images=12,
+    look_size=64,
 )
 
 

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import process_time
 from typing import Any, Literal
 
 import torch
-from monai.data import CacheDataset, DataLoader, Dataset, PersistentDataset, set_track_meta
+from monai.data import (
+    CacheDataset,
+    DataLoader,
+    Dataset,
+    PersistentDataset,
+    get_track_meta,
+    set_track_meta,
+)
 from monai.transforms import (
     Compose,
     EnsureTyped,
@@ -91,21 +99,32 @@ class MonaiEpoch:
 
     def __init__(self, way: Way, images: Images, batch_size: int, folder: Path) -> None:
         self.way = way
-        set_track_meta(way.metadata)
-        self.dataset = way.open(images, folder)
+        with tracking(way.metadata):
+            self.dataset = way.open(images, folder)
         self.loader = DataLoader(self.dataset, batch_size=batch_size, shuffle=True, num_workers=0)
 
     def __call__(self) -> float:
         """Processor seconds of an epoch."""
-        set_track_meta(self.way.metadata)
-        began = process_time()
-        rows = sum(len(batch["image"]) for batch in self.loader)
-        took = process_time() - began
+        with tracking(self.way.metadata):
+            began = process_time()
+            rows = sum(len(batch["image"]) for batch in self.loader)
+            took = process_time() - began
         assert rows == len(self.dataset)
         return took
 
     def item(self, row: int) -> tuple[Tensor, Tensor]:
         """One image and its masks, as a network would get them."""
-        set_track_meta(self.way.metadata)
-        item = self.dataset[row]
+        with tracking(self.way.metadata):
+            item = self.dataset[row]
         return item["image"], item["label"]
+
+
+@contextmanager
+def tracking(metadata: bool) -> Iterator[None]:
+    """MONAI's switch is one for the whole process."""
+    usual = get_track_meta()
+    set_track_meta(metadata)
+    try:
+        yield
+    finally:
+        set_track_meta(usual)

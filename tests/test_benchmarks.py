@@ -8,10 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import benchmarks.methods
+from benchmarks.batches import batches_vs_monai, check_same_images
+from benchmarks.first_look import import_and_check
 from benchmarks.ground import QUICK, Ground
 from benchmarks.measure import Defined, Figure, Ratio
+from konsil.data import Images
 from konsil.method import all_methods
 
 ROOT = Path(__file__).parent.parent
@@ -65,9 +69,40 @@ def test_only_above_the_definition_is_a_fault(median: float, met: bool) -> None:
     assert Figure("a / b", Ratio((median,)), Defined(2, 0.1001)).met is met
 
 
+def test_monai_makes_of_the_images_what_konsil_makes(tmp_path: Path) -> None:
+    outcome = batches_vs_monai(Ground(QUICK, tmp_path, lambda news: None))
+    names = [figure.what.split(" / ")[0] for figure in outcome.figures]
+    ways = ["MONAI CacheDataset", "MONAI PersistentDataset", "MONAI CacheDataset with metadata"]
+    assert names == [*ways, *ways, "random access through the memory map"]
+    assert all(value > 0 for figure in outcome.figures for value in figure.ratio.values)
+
+
+@pytest.mark.parametrize("augmented", [True, False])
+def test_other_images_are_noticed(tmp_path: Path, augmented: bool) -> None:
+    from benchmarks.monai_side import MonaiEpoch, Way
+
+    images, others = (
+        Images(torch.full((4, 3, 8, 8), shade, dtype=torch.uint8), torch.ones(4, 2, 8, 8).byte())
+        for shade in (10, 11)
+    )
+    monai = MonaiEpoch(Way("CacheDataset", augmented), images, 2, tmp_path)
+    check_same_images(images, monai)
+    if augmented:
+        others = Images(others.images, torch.ones(4, 1, 8, 8).byte())
+    with pytest.raises(AssertionError, match="does not make of the images"):
+        check_same_images(others, monai)
+
+
+def test_import_and_check_are_held_against_a_bare_loop(tmp_path: Path) -> None:
+    outcome = import_and_check(Ground(QUICK, tmp_path, lambda news: None))
+    both, brought, checked = (figure.ratio.values[0] for figure in outcome.figures)
+    assert both == pytest.approx(brought + checked)
+    assert [str(figure.goal) for figure in outcome.figures] == ["at most 1.5", "None", "None"]
+
+
 @pytest.mark.slow
 def test_every_benchmark_runs(tmp_path: Path) -> None:
     outcomes = measure(tmp_path)
-    assert len(outcomes) == 7
+    assert len(outcomes) == 9
     measured = {figure["what"].split(":")[0] for figure in outcomes["methods"]["figures"]}
     assert measured == set(all_methods())
