@@ -24,6 +24,7 @@ def print_check(console: Console, result: CheckResult) -> None:
     for title, columns in _tables(result):
         console.print(Text(title, "bold"))
         console.print(_table(columns, result.sites))
+        console.print()
     for problem in result.errors:
         _print_error(console, problem)
     for note in result.warnings:
@@ -71,12 +72,8 @@ def _split(split: str) -> Cell:
     def cell(own: SiteFacts) -> str:
         if own.splits is None:
             return NOTHING
-        count = own.splits[split]
-        return (
-            f"{count['images']} of {count['patients']}"
-            if own.patients_known
-            else str(count["images"])
-        )
+        images, patients = (own.splits[split][what] for what in ("images", "patients"))
+        return f"{images} ({patients})" if own.patients_known else str(images)
 
     return cell
 
