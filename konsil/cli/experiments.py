@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from konsil.cli.terminal import INTERRUPTED, console, problems
+from konsil.errors import RunError
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -68,14 +69,26 @@ def methods(
 
 
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of a run; or a site's, or an audit trail.")
+    ],
     split: Annotated[str, typer.Option(help="Which images: test or val.")] = "test",
     checkpoint: Annotated[str, typer.Option(help="Which checkpoints: best or last.")] = "best",
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Who sent what, of a deployed run.")
+    ] = False,
 ) -> None:
-    """Print the results of a run, finished or not."""
+    """Print the results of a run, finished or not; or who sent what."""
+    from konsil.report.audit import find_trail, show_trail
     from konsil.report.show import show_run
 
-    show_run(console, folder, split, checkpoint)
+    trail = find_trail(folder)
+    if trail is not None and (audit or not (folder / "plan.yaml").exists()):
+        show_trail(console, trail)
+    elif audit:
+        raise RunError(f"{folder}: no audit trail in it; runs between hospitals have one")
+    else:
+        show_run(console, folder, split, checkpoint)
 
 
 def _run(

@@ -9,8 +9,7 @@ from typing import Any
 from konsil.errors import StateError
 from konsil.messages import Message
 from konsil.observers.eventlog import EventLog
-
-FILE = "audit.jsonl"
+from konsil.report.audit import FILE
 
 
 class Audit:

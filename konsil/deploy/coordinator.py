@@ -27,6 +27,7 @@ from konsil.errors import KonsilError, RoundFailed
 from konsil.files import write_text
 from konsil.messages import Failure, Reply, Request
 from konsil.plan import Plan
+from konsil.report.figures import draw_figures
 from konsil.runner import Observer, Run, read_plan
 
 SERVER = "server"
@@ -84,6 +85,7 @@ def coordinate(
         run = Run(plan, folder, observers)
         run.prepare(resume=True, write_splits=None)
         run.go(lambda: RemoteEngine(link, audit))
+        draw_figures(folder, plan)
         _everyone(link, "done", {site: _json({"plan": plan.hash}) for site in roster}, audit)
         write_outcome(folder, "finished", "")
     except RoundFailed as error:  # sites are missing: another session may find them

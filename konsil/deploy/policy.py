@@ -25,7 +25,9 @@ class Policy(Block):
     scores: Literal["images", "means"] = "images"  # what leaves of the evaluation
     min_training_images: int = Field(1, ge=1)
     min_sites_in_mean: int = Field(1, ge=1)
-    plugins: list[Path] = Field(default_factory=list)  # methods of one's own that this site has looked at
+    plugins: list[Path] = Field(
+        default_factory=list
+    )  # methods of one's own that this site has looked at
 
     @field_validator("max_payload")
     @classmethod

@@ -65,7 +65,8 @@ def _figures(
     rows = read_results(run_folder / "results.csv")
     lines = estimates_of(rows, task.main_metric, "test", columns)
     yield "sites", draw_sites(lines, plan.sites, task.main_metric, colours)
-    yield from _prediction_figures(run_folder, plan, task, done)
+    if plan.data_folder.is_dir():  # a run between hospitals has no images to show
+        yield from _prediction_figures(run_folder, plan, task, done)
 
 
 def _prediction_figures(
