@@ -150,12 +150,14 @@ def outlined(lines: Mask) -> tuple[Mask, Mask]:
         slice(max(columns[0] - margin, 0), columns[-1] + margin + 1),
     )
     shortest = max(SHORTEST * lines.shape[1], 4)
+    attempts = []
     for bridge in BRIDGED:
         closed, broken = _closed(lines[box], bridge, shortest)
         if len(closed) == 2 and not broken:
             break
+        attempts.append(f"{len(closed)} closed and {broken} open lines instead of 2 closed ones")
     else:
-        raise LeftOut(f"{len(closed)} closed and {broken} open lines instead of 2 closed ones")
+        raise LeftOut(attempts[0])
     disc, cup = (np.zeros_like(lines) for _ in range(2))
     disc[box], cup[box] = sorted(closed, key=np.count_nonzero, reverse=True)
     if (cup & ~disc).any():
@@ -173,14 +175,16 @@ def _closed(lines: Mask, bridge: int, shortest: float) -> tuple[list[Mask], int]
     insides, broken = [], 0
     for number, box in enumerate(ndimage.find_objects(labels), start=1):
         line = labels[box] == number
-        if max(line.shape) < shortest + 2 * bridge:
+        height, width = (side - 2 * bridge for side in line.shape)
+        if max(height, width) < shortest:
             continue  # a speck
         filled = ndimage.binary_fill_holes(line)
-        if np.count_nonzero(filled & ~line) < line.size / 4:  # a round line encloses 3/4 of its box
-            broken += 1
-            continue
         if bridge:
             filled = ndimage.binary_erosion(filled, iterations=bridge)
+        enclosed = np.count_nonzero(filled & ~lines[box])
+        if enclosed < height * width / 4:  # a round line encloses three quarters of its box
+            broken += 1
+            continue
         inside = np.zeros_like(lines)
         inside[box] = filled
         insides.append(inside)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -133,7 +134,7 @@ def _write_cases(
     totals, done = Counter(case.site for case in cases), Counter[str]()
     results: list[Result] = []
     found = Findings()
-    with ThreadPool(THREADS) as pool:
+    with ThreadPool(THREADS) as pool, _at_rest(pool):
         for case, result in zip(cases, pool.imap(write, cases), strict=True):
             results.append(result)
             if isinstance(result, BadFile):
@@ -143,6 +144,16 @@ def _write_cases(
                 report(case.site, done[case.site], totals[case.site])
     found.raise_if_any(source.root)
     return results
+
+
+@contextmanager
+def _at_rest(pool: ThreadPool) -> Iterator[None]:
+    """Whatever happens, no thread writes any more when the folder is cleared away."""
+    try:
+        yield
+    finally:
+        pool.terminate()
+        pool.join()
 
 
 def _by_site(

@@ -178,6 +178,13 @@ def test_a_gap_of_two_pixels_is_bridged():
     np.testing.assert_array_equal(cup, ellipse(CUP, SIZE))
 
 
+def test_an_open_line_beside_two_closed_ones():
+    """Whose disc it is cannot be told."""
+    lines = lines_of((40, 36, 66, 60), (46, 42, 60, 54)) | lines_of(DISC, start=0, end=270)
+    with pytest.raises(LeftOut, match="2 closed and 1 open"):
+        outlined(lines)
+
+
 def test_specks_do_not_matter():
     lines = lines_of(DISC, CUP)
     lines[5:7, 5:8] = True
