@@ -107,19 +107,23 @@ def _majority(root: Path, prime: str, graders: Mapping[str, str]) -> tuple[NDArr
     import numpy as np
 
     picture = read_image(root / prime).convert("RGB")
-    masks: list[tuple[Mask, Mask]] = []
+    votes = np.zeros((2, picture.height, picture.width), dtype=np.uint8)  # disc and cup
+    usable = 0
     unusable = [f"grader {g} (no file)" for g in map(str, range(1, 7)) if g not in graders]
     for grader, path in sorted(graders.items()):
         with blaming(path):
             copy = read_image(root / path).convert("RGB")
         try:
-            masks.append(outlined(_lines(picture, copy)))
+            disc, cup = outlined(_lines(picture, copy))
+            votes[0] += disc
+            votes[1] += cup
+            usable += 1
         except LeftOut as why:
             unusable.append(f"grader {grader} ({why})")
-    if not masks:
+    if not usable:
         raise LeftOut("no grader is usable: " + ", ".join(unusable))
-    disc, cup = (2 * np.sum(marked, axis=0) > len(masks) for marked in zip(*masks, strict=True))
-    note = f"without {', '.join(unusable)}: {len(masks)} of 6 graders remain" if unusable else ""
+    disc, cup = votes > usable // 2
+    note = f"without {', '.join(unusable)}: {usable} of 6 graders remain" if unusable else ""
     return disc_and_cup(disc, cup), note
 
 
