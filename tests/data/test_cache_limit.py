@@ -40,7 +40,7 @@ def put(root, name, size=MB, limit=None, reserve=None, pause=lambda: None):
 
 def start(function, *args, **kwargs):
     """In a process of its own, which lets go of what it uses when it ends."""
-    process = processes.Process(target=function, args=args, kwargs=kwargs)
+    process = processes.Process(target=function, args=args, kwargs=kwargs, daemon=True)
     process.start()
     return process
 
