@@ -187,6 +187,7 @@ class _Opener:
             volume,
             self.reading.check_geometry,
             self.reading.series,
+            self.reading.colours,
         )
         return planes(values, volume.affine, self.reading.view)
 

@@ -227,7 +227,7 @@ def _write_nifti(path: Path, volume: Volume) -> None:
             image.to_stream(file)
         else:
             # Neither name nor time inside: equal volumes are equal files.
-            with gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed:
+            with gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as packed:
                 image.to_stream(packed)
 
 
