@@ -143,7 +143,7 @@ def _segments(path: Path) -> _Values:
     """The segments of a DICOM SEG, by number and name."""
     from pydicom import dcmread
 
-    from konsil.data.dicom_headers import files_of
+    from konsil.data.volumes.headers import files_of
 
     file = files_of(path)[0] if path.is_dir() else path
     sequence = dcmread(file, specific_tags=["SegmentSequence"]).get("SegmentSequence") or []

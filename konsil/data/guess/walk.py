@@ -15,7 +15,7 @@ from konsil.data.sources import SUFFIXES, VOLUME_SUFFIXES, without_suffix
 from konsil.errors import DataError
 
 if TYPE_CHECKING:
-    from konsil.data.dicom_headers import Header
+    from konsil.data.volumes.headers import Header
 
 DICOM = (".dcm", ".ima")
 COMPANIONS = (".raw", ".zraw", ".raw.gz")  # the voxels that belong to .mhd and .nhdr
@@ -167,7 +167,7 @@ def _sample(names: set[str]) -> list[str]:
 
 
 def _headers(folder: Path, names: list[str]) -> list[Header]:
-    from konsil.data.dicom_headers import read_headers
+    from konsil.data.volumes.headers import read_headers
 
     headers = []
     for name in names:

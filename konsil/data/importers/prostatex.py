@@ -101,7 +101,7 @@ def _by_patient(source: Source, pattern: str) -> dict[str, list[str]]:
 
 def _segmentations(source: Source, folders: dict[str, list[str]]) -> dict[str, list[str]]:
     """DICOM SEG files by patient. One is a file alone in its folder: no other header is opened."""
-    from konsil.data.dicom_headers import SEGMENTATIONS
+    from konsil.data.volumes.headers import SEGMENTATIONS
 
     files = Counter(str(PurePosixPath(name).parent) for name in source.files)
     first = _first_files(source)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from konsil.data.grid import Volume
+    from konsil.data.volumes.grid import Volume
 
 PROSTATE_HEAD = {
     "task": "segmentation",
@@ -130,7 +130,7 @@ def _check_values(mask: NDArray[Any], allowed: Sequence[int]) -> None:
 
 def lay_on(mask: Volume, image: Volume) -> tuple[NDArray[Any], str]:
     """The mask's values on the image's voxels, and a note if its header does not fit them."""
-    from konsil.data.grid import from_planes, onto_grid, planes
+    from konsil.data.volumes.grid import from_planes, onto_grid, planes
 
     turned = onto_grid(mask.array, mask.affine, image)
     if turned is not None:

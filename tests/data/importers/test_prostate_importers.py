@@ -13,7 +13,7 @@ from pydicom import dcmread
 from konsil.config import FederationConfig, TaskConfig
 from konsil.data import open_federation
 from konsil.data.findings import BadFile
-from konsil.data.grid import Volume
+from konsil.data.volumes.grid import Volume
 from konsil.data.importers import Options, import_dataset, importers
 from konsil.data.importers.volumes import lay_on
 from konsil.errors import ConfigError, DataError

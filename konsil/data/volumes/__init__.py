@@ -9,12 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from konsil.data.dicom import read_dicom
-from konsil.data.dicom_headers import files_of
 from konsil.data.findings import BadFile
-from konsil.data.grid import View, Volume, from_planes, plane_spacing, planes
-from konsil.data.mask_volumes import read_mask_volume
-from konsil.data.volume_formats import (
+from konsil.data.volumes.dicom import read_dicom
+from konsil.data.volumes.formats import (
     ITK,
     NIFTI,
     data_file,
@@ -23,6 +20,9 @@ from konsil.data.volume_formats import (
     suffix_of,
     write_volume,
 )
+from konsil.data.volumes.grid import View, Volume, from_planes, plane_spacing, planes
+from konsil.data.volumes.headers import files_of
+from konsil.data.volumes.masks import read_mask_volume
 
 __all__ = [
     "SUFFIXES",

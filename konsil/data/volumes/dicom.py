@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from konsil.data.dicom_headers import Slice, image_slices
 from konsil.data.findings import BadFile
-from konsil.data.grid import Volume
-from konsil.data.volume_formats import itk_values, naming, unreadable
+from konsil.data.volumes.formats import itk_values, naming, unreadable
+from konsil.data.volumes.grid import Volume
+from konsil.data.volumes.headers import Slice, image_slices
 
 SAME_PLACE = 0.01  # millimetres
 UNEVEN = 0.1  # of the usual gap between slices

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from konsil.data.dicom import ordered_slices, pixels_of
-from konsil.data.dicom_headers import (
+from konsil.data.findings import BadFile
+from konsil.data.readers import read_mask
+from konsil.data.volumes.dicom import ordered_slices, pixels_of
+from konsil.data.volumes.formats import ITK, NIFTI, naming, read_itk, read_nifti, suffix_of
+from konsil.data.volumes.grid import Volume, offset_text, onto_grid, put_plane
+from konsil.data.volumes.headers import (
     Slice,
     files_of,
     read_headers,
 )
-from konsil.data.findings import BadFile
-from konsil.data.grid import Volume, offset_text, onto_grid, put_plane
-from konsil.data.readers import read_mask
-from konsil.data.segmentations import MISPLACED, check_reference, read_segmentation
-from konsil.data.volume_formats import ITK, NIFTI, naming, read_itk, read_nifti, suffix_of
+from konsil.data.volumes.segmentations import MISPLACED, check_reference, read_segmentation
 
 IGNORE = (
     "export the mask on its image's voxels, or write `geometry: ignore` in federation.yaml if it "

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from konsil.data.dicom_headers import TAGS, Header, image_headers, slices_of
 from konsil.data.findings import BadFile
-from konsil.data.grid import Volume, offset_text, put_plane
-from konsil.data.volume_formats import unreadable
+from konsil.data.volumes.formats import unreadable
+from konsil.data.volumes.grid import Volume, offset_text, put_plane
+from konsil.data.volumes.headers import TAGS, Header, image_headers, slices_of
 
 if TYPE_CHECKING:
     from pydicom import Dataset

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile
-from konsil.data.grid import Affine, Volume
+from konsil.data.volumes.grid import Affine, Volume
 from konsil.errors import DataError
 from konsil.files import replacing
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile
-from konsil.data.grid import Affine
-from konsil.data.volume_formats import LPS_TO_RAS, naming, unreadable
+from konsil.data.volumes.formats import LPS_TO_RAS, naming, unreadable
+from konsil.data.volumes.grid import Affine
 
 if TYPE_CHECKING:
     from pydicom import Dataset
