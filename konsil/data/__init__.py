@@ -1,12 +1,20 @@
-"""The data side: federations from folders, CSV files and generators, as arrays on disk.
+"""The data side: federations from folders, files and generators, as arrays on disk.
 
 `open_federation` finds, checks, splits and decodes. Training code gets `TrainingData`, which has
 no test images and no way to them; `test_images` is for evaluation alone.
+
+Names are loaded when they are asked for: commands that only look at files do without torch.
 """
 
-from konsil.data.augment import augment_light
-from konsil.data.federation import Federation, open_federation
-from konsil.data.images import Images, TrainingData, test_images, training_data
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from konsil.data.augment import augment_light
+    from konsil.data.federation import Federation, open_federation
+    from konsil.data.images import Images, TrainingData, test_images, training_data
 
 __all__ = [
     "Federation",
@@ -17,3 +25,19 @@ __all__ = [
     "test_images",
     "training_data",
 ]
+
+_HOMES = {
+    "augment_light": "augment",
+    "Federation": "federation",
+    "open_federation": "federation",
+    "Images": "images",
+    "TrainingData": "images",
+    "test_images": "images",
+    "training_data": "images",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -41,7 +41,7 @@ class Findings:
         """Raise a DataError that lists every kind, with its first places and its cure."""
         if self._places:
             kinds = [paragraph(*kind, places) for kind, places in self._places.items()]
-            raise DataError(f"{source}: this federation cannot be used:\n" + "\n".join(kinds))
+            raise DataError(f"{source}: this cannot be used:\n" + "\n".join(kinds))
 
 
 def paragraph(what: str, cure: str, places: Sequence[str]) -> str:
