@@ -187,6 +187,7 @@ def progress() -> Iterator[Report]:
         MofNCompleteColumn(),
         console=problems,
         transient=True,
+        disable=not problems.is_terminal,
     )
     with bar:
         tasks: dict[str, TaskID] = {}

@@ -2,6 +2,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -223,3 +224,20 @@ print([name for name in training if "konsil." + name in sys.modules])
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"
+
+
+def test_a_site_that_keeps_its_specialist_is_answered_by_the_global_model(tmp_path: Path):
+    """South's images go to the global model, north's to north's; also after saving."""
+    model, x = undecided()
+    whole = model.with_gamma(0.0)
+    assert "south" in [whole.answering[i] for i in whole.route(x).site.tolist()]
+    given = {name: weights for name, weights in whole.models.items() if name != "south"}
+    model = SuperModel(replace(whole.facts, withheld=["south"]), given)
+    model.save(tmp_path / "model")
+    for one in (model, SuperModel.load(tmp_path / "model")):
+        route = one.route(x)
+        assert torch.equal(route.site, whole.route(x).site)
+        chosen = [one.answering[i] for i in route.site.tolist()]
+        assert set(chosen) <= {"global", *given}
+        assert route.specialist.tolist() == [name != "global" for name in chosen]
+        assert torch.equal(one.answer(x).logits, whole.logits_by(chosen, x))
