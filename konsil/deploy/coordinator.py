@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from konsil import __version__
 from konsil.config import Experiment, check_experiment
@@ -22,17 +22,15 @@ from konsil.deploy.agreement import (
 )
 from konsil.deploy.audit import Audit
 from konsil.deploy.link import Link
+from konsil.deploy.outcome import Outcome, forget
 from konsil.deploy.party import ACCEPTED
 from konsil.errors import KonsilError, RoundFailed
-from konsil.files import write_text
 from konsil.messages import Failure, Reply, Request
 from konsil.plan import Plan
 from konsil.report.figures import draw_figures
 from konsil.runner import Observer, Run, read_plan
 
 SERVER = "server"
-OUTCOME = "outcome.json"
-State = Literal["finished", "waiting", "failed"]
 PATIENCE = 3600.0  # seconds in which a site opens its data before the first round
 
 
@@ -78,7 +76,7 @@ def coordinate(
     Called again for the same folder it goes on where it was.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / OUTCOME).unlink(missing_ok=True)
+    forget(folder)
     audit = Audit(folder, SERVER)
     try:
         plan = _plan(experiment, roster, link, folder, audit, plugins)
@@ -87,20 +85,15 @@ def coordinate(
         run.go(lambda: RemoteEngine(link, audit))
         draw_figures(folder, plan)
         _everyone(link, "done", {site: _json({"plan": plan.hash}) for site in roster}, audit)
-        write_outcome(folder, "finished", "")
+        Outcome("finished").write(folder)
     except RoundFailed as error:  # sites are missing: another session may find them
-        write_outcome(folder, "waiting", str(error))
+        Outcome("waiting", str(error)).write(folder)
         raise
     except KonsilError as error:
-        write_outcome(folder, "failed", str(error))
+        Outcome("failed", str(error)).write(folder)
         raise
     finally:
         audit.close()
-
-
-def write_outcome(folder: Path, state: State, reason: str) -> None:
-    """How a session ended, for whoever decides whether there is another."""
-    write_text(folder / OUTCOME, json.dumps({"state": state, "reason": reason}), durable=True)
 
 
 def _plan(

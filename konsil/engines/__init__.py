@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from konsil.messages import Failure, Reply, Request
-from konsil.plan import Plan
+if TYPE_CHECKING:  # a process that only carries bytes imports no torch
+    from konsil.messages import Failure, Reply, Request
+    from konsil.plan import Plan
 
 
 class Engine(Protocol):
