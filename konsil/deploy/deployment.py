@@ -1,0 +1,80 @@
+"""deploy.yaml: who takes part, and where the server is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from konsil.config import Block, explain, parse_yaml
+from konsil.errors import ConfigError
+
+SERVER, ADMIN = "server", "admin"  # the folders of their kits
+ORGANISATION, ROLE = "konsil", "project_admin"  # what certificates say of every party, of the admin
+NAME = r"^[A-Za-z0-9_-]{1,60}$"
+HOST = (
+    r"^(([a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])\.)*"
+    r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
+)
+EMAIL = r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$"
+
+
+class Deployment(Block):
+    """The whole file."""
+
+    name: str = Field("konsil", pattern=NAME)
+    server: str = "localhost"  # its address, as the sites see it
+    port: int = Field(8002, ge=1, le=65535)  # the only one that must be open, at the server only
+    sites: list[str] = Field(min_length=1)
+    admin: str = "admin@konsil.org"  # who submits: an e-mail address
+    valid_days: int = Field(365, ge=1, le=3650)  # of every certificate
+
+    @field_validator("server")
+    @classmethod
+    def _host(cls, server: str) -> str:
+        if not re.match(HOST, server) or len(server) > 64:
+            raise ValueError("must be a host's name or an IPv4 address")
+        return server
+
+    @field_validator("admin")
+    @classmethod
+    def _email(cls, admin: str) -> str:
+        if not re.match(EMAIL, admin):
+            raise ValueError("must be an e-mail address, such as lead@hospital.org")
+        return admin
+
+    @field_validator("sites")
+    @classmethod
+    def _names(cls, sites: list[str]) -> list[str]:
+        for site in sites:
+            if not re.match(NAME, site):
+                raise ValueError(
+                    f"{site!r}: a site's name in a deployment is letters, digits, - and _ (it "
+                    "stands in a certificate)"
+                )
+            if site.lower() in (SERVER, ADMIN):
+                raise ValueError(f"{site!r}: not a site's name, there is a party of that name")
+        return sites
+
+    @model_validator(mode="after")
+    def _every_site_once(self) -> Self:
+        lower = [site.lower() for site in self.sites]
+        twice = sorted({site for site in self.sites if lower.count(site.lower()) > 1})
+        if twice:
+            raise ValueError(f"sites: {', '.join(twice)}: every name once")
+        return self
+
+
+def read_deployment(path: Path) -> Deployment:
+    """The deployment of a YAML file."""
+    return check_deployment(parse_yaml(path, "deployment"), str(path))
+
+
+def check_deployment(raw: dict[str, object], source: str) -> Deployment:
+    """A checked deployment, or a ConfigError that lists every mistake."""
+    try:
+        return Deployment.model_validate(raw)
+    except ValidationError as error:
+        raise ConfigError(explain(error, source, Deployment)) from None

@@ -1,0 +1,145 @@
+"""Processes that end with their parent, and write to a log instead of a terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from konsil.errors import RunError
+
+Report = Callable[[str], None]
+GLANCE = 0.3  # seconds between two looks at the parent
+GRACE = 5.0  # seconds between the request to end and the end
+SAY = "konsil: "  # how a line for people begins, among a process's own noise
+
+
+def end_with_parent() -> None:
+    """This process ends soon after the one that started it, however that one ended.
+
+    By looking, not by a signal of the kernel: that one also comes when only the *thread* that
+    started this process ends.
+    """
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(GLANCE)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+
+
+def say(text: str) -> None:
+    """A line for people, from a process that runs under another."""
+    print(SAY + text, flush=True)
+
+
+class Child:
+    """A Python module at work in a process of its own; what it prints goes to a log."""
+
+    def __init__(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        log: Path,
+        hear: Report,
+        environment: Mapping[str, str] | None = None,
+        keep_open: Sequence[int] = (),
+    ) -> None:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-u", "-m", module, *arguments]
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            pass_fds=keep_open,
+            start_new_session=True,  # Ctrl-C is ours to handle
+        )
+        self._listener = threading.Thread(target=self._listen, args=[log, hear], daemon=True)
+        self._listener.start()
+
+    def _listen(self, log: Path, hear: Report) -> None:
+        assert self.process.stdout is not None
+        with open(log, "ab", buffering=0) as file:
+            for line in self.process.stdout:
+                file.write(line)
+                hear(line.decode(errors="replace").rstrip())
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self.process.poll()
+
+    def end(self, grace: float = GRACE) -> None:
+        """Ask it to end, then end it; what it started ends with it."""
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._listener.join(GRACE)  # the pipe may be held open by a grandchild for a moment
+
+
+@contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """An event that is set by Ctrl-C and by SIGTERM, instead of an exception anywhere."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    usual = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def alone_in(folder: Path, who: str, patience: float = 10.0) -> Iterator[int]:
+    """Only one process tree works here; the lock's descriptor, for children that hold it too.
+
+    What is left of a tree that was killed needs a moment to notice: hence the patience.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder / ".running", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        end = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                if time.monotonic() > end:
+                    raise RunError(f"{folder}: {who} runs here already") from None
+                time.sleep(GLANCE)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def plain_path(folder: Path) -> Iterator[Path]:
+    """The folder, by a path without spaces: FLARE splits its commands at them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if shlex.quote(str(folder)) == str(folder):
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="konsil-") as short:
+        link = Path(short) / "flare"
+        link.symlink_to(folder)
+        yield link

@@ -1,0 +1,155 @@
+"""A site of a federation: its party and FLARE's client, kept in the foreground.
+
+    python -m konsil.deploy.site_process KIT SETTINGS
+
+It only ever connects to the server; nothing listens here but for its own processes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from konsil.deploy.kit import Kit, knock
+from konsil.deploy.processes import (
+    SAY,
+    Child,
+    Report,
+    alone_in,
+    end_with_parent,
+    plain_path,
+    say,
+    stop_signals,
+)
+from konsil.errors import ConfigError, KonsilError, RunError
+
+WAIT = 0.5
+KNOCK_EVERY = 2.0
+CALM = 60.0  # a process that has run for this long did not die of its start
+PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # before a process that keeps ending is started again
+
+
+def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None:
+    """Run the site until Ctrl-C or SIGTERM. All that must be kept is in its state folder."""
+    from konsil.engines.flare.settings import PARTY_SOCKET
+    from konsil.engines.flare.workspace import ENVIRONMENT, arguments, prepare
+
+    kit = Kit.read(kit_folder, "site")
+    kit.check_dates()
+    state = _state_folder(settings, kit)
+    with (
+        alone_in(state, "a site") as lock,
+        plain_path(state / "flare") as workspace,
+        tempfile.TemporaryDirectory(prefix="konsil-") as private,
+        stop_signals() as stopped,
+    ):
+        prepare(kit, workspace)
+        socket = f"{private}/party"  # a socket's path must be short
+        environment = {**ENVIRONMENT, PARTY_SOCKET: socket}
+
+        def party() -> Child:
+            Path(socket).unlink(missing_ok=True)
+            files = [str(settings.absolute()), socket]
+            module = "konsil.deploy.party_process"
+            return Child(module, files, state / "party.log", hear, {}, [lock])
+
+        def client() -> Child:
+            module, log = "konsil.engines.flare.main", state / "console.log"
+            return Child(module, arguments(kit, workspace), log, hear, environment, [lock])
+
+        def hear(line: str) -> None:
+            if line.startswith(SAY):
+                report(line.removeprefix(SAY))
+
+        report(f"site {kit.party} of {kit.federation}; log: {state / 'flare/log.txt'}")
+        kept = [Kept("party", party, report)]
+        try:
+            if wait_for_server(kit, stopped, report):
+                kept.append(Kept("FLARE client", client, report))
+            while not stopped.wait(WAIT):
+                for process in kept:
+                    process.look()
+        finally:
+            for process in kept:
+                process.child.end(grace=0.0)  # all state is on disk, whole
+        report("site stopped")
+
+
+def _state_folder(settings: Path, kit: Kit) -> Path:
+    try:
+        content = json.loads(settings.read_text(encoding="utf-8"))
+        site, state = content["site"], Path(content["state"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{settings}: not a site's settings ({reason})") from None
+    if site != kit.party:
+        raise ConfigError(
+            f"{kit.folder}: this is the kit of {kit.party}, the settings are those of {site}"
+        )
+    return state.absolute()
+
+
+def wait_for_server(kit: Kit, stopped: threading.Event, report: Report) -> bool:
+    """Knock until the server answers; a server that refuses this kit is an error at once."""
+    told = False
+    while not stopped.is_set():
+        try:
+            knock(kit)
+            return True
+        except OSError as error:
+            if not told:
+                report(f"waiting for the server at {kit.address} ({error.strerror or error})")
+                told = True
+        stopped.wait(KNOCK_EVERY)
+    return False
+
+
+class Kept:
+    """A process that is started again when it ends; later and later if it keeps ending."""
+
+    def __init__(self, name: str, start: Callable[[], Child], report: Report) -> None:
+        self._name, self._start, self._report = name, start, report
+        self._falls = 0
+        self._again: float | None = None
+        self._run()
+
+    def _run(self) -> None:
+        self._began = time.monotonic()
+        self.child = self._start()
+
+    def look(self) -> None:
+        """Start it again if it is time to."""
+        now = time.monotonic()
+        if self.child.code is None:
+            if now - self._began > CALM:
+                self._falls = 0
+        elif self._again is None:
+            if self._falls >= len(PAUSES):
+                raise RunError(f"the {self._name} keeps ending; see the logs in the state folder")
+            pause = PAUSES[self._falls]
+            self._falls += 1
+            self._again = now + pause
+            self._report(f"the {self._name} ended ({self.child.code}); again in {pause:g} s")
+        elif now >= self._again:
+            self._again = None
+            self._run()
+
+
+def main() -> None:
+    """A site under another process, which says what the site says."""
+    end_with_parent()
+    kit, settings = map(Path, sys.argv[1:])
+    try:
+        start_site(kit, settings, say)
+    except KonsilError as error:
+        say(f"error: {error}")
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
