@@ -118,6 +118,13 @@ def test_folders_whose_names_say_nothing_are_told_apart_by_content(build):
     assert written.sites["north"] == {"images": "north/one/*.png", "labels": "north/two/*.png"}
 
 
+def test_masks_that_only_their_suffix_tells_apart(build):
+    write_pairs(build, "{site}/c{i}.jpg", "{site}/c{i}.png")
+    written = Written(build)
+    assert written.sites["north"] == {"images": "north/*.jpg", "labels": "north/*.png"}
+    assert written.images == {"north": 6, "south": 6}
+
+
 def test_several_suffixes(build):
     for i in range(6):
         build.image(f"north/images/c{i}.{'png' if i % 2 else 'JPG'}")
@@ -143,7 +150,15 @@ def test_a_mask_file_for_each_structure(build, disc, cup):
     assert set(written.sites["north"]["labels"]) == {"disc", "cup"}
     assert set(written.content["structures"]) == {"disc", "cup"}
     assert set(written.federation.labels) == {"disc", "cup"}
-    assert "check the names" in written.to_do
+    assert "check the names cup, disc" in written.to_do
+
+
+def test_masks_of_several_people_are_pointed_out(build):
+    for reader in (1, 2, 3):
+        write_pairs(build, "{site}/images/c{i}.png", f"{{site}}/masks/c{{i}}_expert{reader}.png")
+    written = Written(build)
+    assert list(written.sites["north"]["labels"]) == ["expert1", "expert2", "expert3"]
+    assert "people who drew the same structure, keep the pattern of one" in written.to_do
 
 
 def test_images_without_a_mask_are_named(build):
@@ -266,6 +281,13 @@ def test_classes_of_one_site(build):
     written = Written(build)
     assert written.content["classes"] == ["normal", "tumour"]
     assert list(written.sites) == ["federation"]
+
+
+def test_folders_that_may_be_classes_or_sites(build):
+    build.classes(".", aachen=5, berlin=6)
+    written = Written(build)
+    assert written.content["classes"] == ["aachen", "berlin"]
+    assert "the folders aachen, berlin are taken for classes: are they sites?" in written.to_do
 
 
 def test_patients_above_classes(build):
@@ -502,7 +524,7 @@ def test_a_folder_of_dicom_slices_a_patient(build):
     assert written.sites["north"]["images"] == "north/*/T2"
     assert written.sites["north"]["labels"] == "north/*/prostate_mask.nii.gz"
     assert written.patients == {("north", p) for p in PATIENTS}
-    assert "not used, because no image or mask of its own: north/P01/ADC" in written.to_do
+    assert "not used, because nothing goes with it: north/P01/ADC" in written.to_do
 
 
 def test_dicom_segmentations_and_several_series_in_a_folder(build):

@@ -80,7 +80,9 @@ def _ends_word(name: str, at: int) -> bool:
     if at == len(name):
         return True
     left, right = name[at - 1], name[at]
-    return left.isalnum() and (not right.isalnum() or left.isdigit() != right.isdigit())
+    return (left.isalnum() or left in ")]") and (
+        not right.isalnum() or left.isdigit() != right.isdigit()
+    )
 
 
 def _hits(own: Affix, other: Affix, images: set[str], masks: set[str]) -> int:

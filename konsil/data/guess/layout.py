@@ -64,7 +64,7 @@ def _add_pairs(
     draft.sites.append(site)
     if pairing.unused:
         paths = some_of([unit.path for unit in pairing.unused])
-        draft.to_do.append(f"{name}: not used, because no image or mask of its own: {paths}")
+        draft.to_do.append(f"{name}: not used, because nothing goes with it: {paths}")
 
 
 def _stacks_as_folders(masks: list[Unit]) -> list[Unit]:
@@ -129,6 +129,9 @@ def classification(root: Path, images: Sequence[Unit]) -> Draft | None:
     draft.comments["classes"] = ["The last is the positive one."]
     for site, units in by_site.items():
         draft.sites.append(_class_site(site, units, level))
+    if len(by_site) == 1 and not any(NEGATIVE & set(words(name)) for name in every):
+        names = ", ".join(sorted(every))
+        draft.to_do.append(f"the folders {names} are taken for classes: are they sites?")
     loose = [unit.path for unit in images if unit not in set(inside)]
     if loose:
         draft.to_do.append(f"images outside the folders of classes, not used: {some_of(loose)}")

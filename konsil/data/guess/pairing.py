@@ -176,12 +176,24 @@ def _one_a_mask(offers: list[tuple[Relation, Group]]) -> list[tuple[Relation, Gr
     """Each file counts once, with the rule that fits most images."""
     taken: set[Unit] = set()
     kept = []
-    for relation, group in sorted(offers, key=lambda o: (-o[0].hits, len(o[0].mask.after))):
+    for relation, group in sorted(offers, key=_first_hits):
         units = set(group.matching(relation.mask))
         if not units & taken:
             kept.append((relation, group))
             taken |= units
     return kept
+
+
+def _first_hits(offer: tuple[Relation, Group]) -> tuple[object, ...]:
+    relation, group = offer
+    mask = relation.mask
+    return (
+        -relation.hits,
+        len(mask.before + mask.after),
+        mask.before,
+        mask.after,
+        group.units[0].path,
+    )
 
 
 def _pairing(images: Group, own: Affix, masks: list[tuple[Relation, Group]]) -> Pairing:

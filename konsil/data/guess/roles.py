@@ -56,13 +56,19 @@ def _masks_in(dirs: tuple[str, ...], units: Sequence[Unit]) -> list[bool]:
 
 
 def _by_content(root: Path, roles: Roles) -> None:
-    """Folders side by side with files of the same names, of which one holds few values."""
-    beside: dict[tuple[str, ...], dict[str, list[Unit]]] = defaultdict(lambda: defaultdict(list))
+    """Folders side by side with files of the same names, of which one holds few values; or files
+    of the same names and two suffixes in one folder.
+    """
+    beside: dict[object, dict[str, list[Unit]]] = defaultdict(lambda: defaultdict(list))
     for unit in roles.images:
-        if unit.kind == "picture" and unit.dirs:
-            beside[unit.dirs[:-1]][unit.dirs[-1]].append(unit)
+        if unit.kind == "picture":
+            beside[unit.dirs][unit.suffix].append(unit)
+            if unit.dirs:
+                beside["folders", unit.dirs[:-1]][unit.dirs[-1]].append(unit)
     masks: set[Unit] = set()
     for folders in beside.values():
+        if len(folders) < 2:
+            continue
         flat = {name for name, units in folders.items() if _look_like_masks(root, units)}
         if flat and all(_has_twin(folders, name, flat) for name in flat):
             masks |= {unit for name in flat for unit in folders[name]}
