@@ -26,6 +26,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from konsil.deploy.kit import Kit, knock
 from konsil.engines.flare.job import MARK, RunOrder, roster_of, run_of, write_job
 from konsil.engines.flare.sessions import ABORTED, OVER, Note
+from konsil.engines.flare.workspace import prepare
 from konsil.errors import RunError
 
 LOGIN = 20.0  # seconds to log in at the server
@@ -66,16 +67,12 @@ class Admin:
         run = run or new_run(str(experiment.get("name", "experiment")))
         with tempfile.TemporaryDirectory(prefix="konsil-") as folder:
             write_job(Path(folder) / "job", RunOrder(run, experiment, list(sites)))
-            with quietly():
-                self._session.submit_job(f"{folder}/job")
+            self._session.submit_job(f"{folder}/job")
         return run
 
     def runs(self) -> list[str]:
         """The runs that the server knows, the newest last."""
-        with quietly():
-            jobs = self._session.list_jobs(name_prefix=MARK)
-        names = sorted((str(job["submit_time"]), str(run_of(job["job_name"]))) for job in jobs)
-        return list(dict.fromkeys(name for _, name in names))
+        return list(dict.fromkeys(str(run_of(job["name"])) for job in self._jobs("")))
 
     def status(self, run: str, events: bool = True) -> Status:
         """How a run stands."""
@@ -100,7 +97,7 @@ class Admin:
         status = self.status(run, events=False)
         if not status.over:
             raise RunError(f"run {run}: {status.state}; it can be fetched when it is over")
-        with tempfile.TemporaryDirectory(prefix="konsil-") as folder, quietly():
+        with tempfile.TemporaryDirectory(prefix="konsil-") as folder:
             try:
                 place = self._session.download_job_result(self._last(run)["job_id"], folder)
             except (JobNotDone, InternalError) as error:
@@ -119,32 +116,32 @@ class Admin:
                 raise RunError(f"run {run}: it could not be stopped; try again")
             meta = self._last(run)
             if meta["status"] != ABORTED:
-                with quietly(), contextlib.suppress(InternalError):  # it may end at this moment
+                with contextlib.suppress(InternalError):  # it may end at this moment
                     self._session.abort_job(meta["job_id"])
             time.sleep(LOOK_EVERY)
 
     def close(self) -> None:
         """Log out."""
-        with quietly(), contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):
             self._session.close()
 
+    def _jobs(self, run: str) -> list[dict[str, Any]]:
+        """The meta data of all jobs whose names begin so, the newest last."""
+        jobs: list[dict[str, Any]] = self._session.list_jobs(True, name_prefix=MARK + run)
+        return jobs
+
     def _sessions(self, run: str) -> list[dict[str, Any]]:
-        with quietly():
-            jobs = self._session.list_jobs(detailed=True, name_prefix=MARK + run)
-        ours = [job for job in jobs if run_of(job["job_name"]) == run]
+        ours = [job for job in self._jobs(run) if run_of(job["name"]) == run]
         if not ours:
             known = ", ".join(self.runs()) or "none"
             raise RunError(f"run {run}: the server does not know it; it knows {known}")
-        return sorted(ours, key=lambda job: str(job["submit_time"]))
+        return ours
 
     def _last(self, run: str) -> dict[str, Any]:
-        job = self._sessions(run)[-1]["job_id"]
-        with quietly():
-            meta: dict[str, Any] = self._session.get_job_meta(job)
-        return meta
+        return self._sessions(run)[-1]
 
     def _log(self, job: str) -> str:
-        with quietly(), contextlib.suppress(InternalError):
+        with contextlib.suppress(InternalError):
             return str(self._session.get_job_logs(job, "server")["logs"].get("server", ""))
         return ""
 
@@ -168,26 +165,21 @@ def connect(kit_folder: Path) -> Iterator[Admin]:
         raise RunError(
             f"the server at {kit.address} does not answer ({reason}); is it started?"
         ) from None
-    (kit.folder / "transfer").mkdir(exist_ok=True)
-    try:
-        with quietly():
-            session = new_secure_session(kit.party, str(kit.folder), timeout=LOGIN)
-    except (NoConnection, AuthenticationError) as error:
-        raise RunError(f"the server at {kit.address} does not let us in ({error})") from None
-    admin = Admin(kit, session)
-    try:
-        yield admin
-    finally:
-        admin.close()
+    with tempfile.TemporaryDirectory(prefix="konsil-") as folder:
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):  # it says that it connects
+                session = new_secure_session(
+                    kit.party, str(prepare(kit, Path(folder))), timeout=LOGIN
+                )
+        except (NoConnection, AuthenticationError) as error:
+            raise RunError(f"the server at {kit.address} does not let us in ({error})") from None
+        admin = Admin(kit, session)
+        try:
+            yield admin
+        finally:
+            admin.close()
 
 
 def new_run(experiment: str) -> str:
     """A name for a run: what, when, and something to tell two of a second apart."""
     return f"{experiment}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid4().hex[:4]}"
-
-
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """FLARE's API prints what it does; nobody here wants to know."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ from konsil.engines.flare.settings import ENDING, ServerSettings
 from konsil.errors import KonsilError
 from konsil.files import locked
 
+events = logging.getLogger("konsil.events")
 RESULT = "run"  # in the session's workspace: what FLARE's download brings
 LOOK_EVERY = 0.1  # seconds between two looks at what has arrived
 
@@ -54,7 +57,7 @@ class Session(Controller):
             try:
                 with _said(folder, order.run):
                     plugins = [Path(path) for path in settings.plugins]
-                    coordinate(order.experiment, order.roster, link, folder, (), plugins)
+                    coordinate(order.experiment, order.roster, link, folder, [log_event], plugins)
             finally:
                 self._hand_over(folder, fl_ctx)
 
@@ -71,6 +74,11 @@ class Session(Controller):
     ) -> None:
         """Too late, or twice: nobody waits for it."""
         log.warning("%s: an answer of %s that nobody waits for was dropped", task_name, client.name)
+
+
+def log_event(event: dict[str, Any]) -> None:
+    """Where an admin's `status` and `logs` find it."""
+    events.info(json.dumps(event))
 
 
 @contextmanager

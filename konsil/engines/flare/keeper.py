@@ -21,6 +21,7 @@ from typing import Any
 from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import RunProcessKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import Job
 from nvflare.apis.job_def_manager_spec import JobDefManagerSpec
@@ -171,7 +172,7 @@ class Keeper(FLComponent):
         client = clients.get(site)
         if client is None or time.time() - _SEEN.get(client.token, time.time()) < SETTLED:
             return False
-        if client.token not in process["participants"]:
+        if client.token not in process[RunProcessKey.PARTICIPANTS]:
             return True
         started = self._running_since.setdefault(job.job_id, time.time())
         reported = self.engine.server._job_reported_clients.get(job.job_id, set())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,8 @@ ENVIRONMENT = {
     "NVFLARE_SUBMIT_TASK_RESULT_TIMEOUT": str(RETRY_AFTER),
     "MALLOC_ARENA_MAX": "2",  # one a thread keeps gigabytes that nobody uses
 }
-SERVER_RIGHTS = {"submit_job": "any", "manage_job": "any", "download_job": "any", "view": "any"}
-SITE_RIGHTS = {"submit_job": "any", "manage_job": "any"}
+SERVER_RIGHTS = ("submit_job", "manage_job", "download_job", "view", "get_job_log")
+SITE_RIGHTS = ("submit_job", "manage_job")
 
 
 def prepare(kit: Kit, folder: Path) -> Path:
@@ -45,7 +46,7 @@ def prepare(kit: Kit, folder: Path) -> Path:
     startup.mkdir()
     for file in (kit.folder / "startup").iterdir():  # no second copy of a private key
         (startup / file.name).symlink_to(file)
-    files = _server(folder) if kit.kind == "server" else _site()
+    files = {"server": _server, "site": _site, "admin": _admin}[kit.kind](folder)
     files["log_config.json"] = _logging()
     files["comm_config.json"] = {"allow_adhoc_conns": False, "backbone_conn_gen": 2}
     for name, content in files.items():
@@ -110,7 +111,7 @@ def _server(folder: Path) -> dict[str, Any]:
     return {"resources.json": resources, "authorization.json": _rights(SERVER_RIGHTS)}
 
 
-def _site() -> dict[str, Any]:
+def _site(folder: Path) -> dict[str, Any]:
     resources = {
         "format_version": 2,
         "class_list_enforcement_mode": "enforce",
@@ -144,13 +145,18 @@ def _site() -> dict[str, Any]:
     return {"resources.json": resources, "authorization.json": _rights(SITE_RIGHTS)}
 
 
+def _admin(folder: Path) -> dict[str, Any]:
+    own = {"idle_timeout": 86400.0, "login_timeout": 10.0, "authenticate_msg_timeout": 5.0}
+    return {"resources.json": {"format_version": 1, "admin": own}}
+
+
 def _component(name: str, path: str, **settings: Any) -> dict[str, Any]:
     return {"id": name, "path": path, "args": settings}
 
 
-def _rights(rights: dict[str, str]) -> dict[str, Any]:
+def _rights(rights: Sequence[str]) -> dict[str, Any]:
     """What is not named is not allowed."""
-    return {"format_version": "1.0", "permissions": {ROLE: rights}}
+    return {"format_version": "1.0", "permissions": {ROLE: dict.fromkeys(rights, "any")}}
 
 
 def _logging() -> dict[str, Any]:
