@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from konsil import __version__
-from konsil.cli import data, experiments
+from konsil.cli import data, deploy, experiments
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import KonsilError
 
@@ -24,6 +24,9 @@ app.command()(experiments.demo)
 app.command()(experiments.methods)
 app.command()(experiments.show)
 app.add_typer(data.app, name="data")
+app.add_typer(deploy.deploy_app, name="deploy")
+app.add_typer(deploy.server_app, name="server")
+app.add_typer(deploy.site_app, name="site")
 
 
 @app.callback(invoke_without_command=True)

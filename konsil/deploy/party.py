@@ -38,9 +38,16 @@ class SiteParty:
     """One hospital, between the engine that carries messages and the host that computes."""
 
     def __init__(
-        self, site: str, source: dict[str, Any], policy: Policy, state: Path, device: str = ""
+        self,
+        site: str,
+        source: dict[str, Any],
+        policy: Policy,
+        state: Path,
+        device: str = "",
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.site, self.policy, self.state = site, policy, state
+        """`tell`: says something to the people at this site."""
+        self.site, self.policy, self.state, self.tell = site, policy, state, tell
         self.data = SiteData(site, source)
         self.device = device
         state.mkdir(parents=True, exist_ok=True)
@@ -48,7 +55,7 @@ class SiteParty:
         self._hosts: dict[str, SiteHost] = {}
 
     @classmethod
-    def from_file(cls, path: Path) -> SiteParty:
+    def from_file(cls, path: Path, tell: Callable[[str], None] = lambda _: None) -> SiteParty:
         """The party that `konsil site start` wrote down."""
         settings = json.loads(path.read_text(encoding="utf-8"))
         policy = read_policy(Path(settings["policy"]) if settings.get("policy") else None)
@@ -58,6 +65,7 @@ class SiteParty:
             policy,
             Path(settings["state"]),
             settings.get("device", ""),
+            tell,
         )
 
     def answer(self, topic: str, payload: bytes) -> bytes:
@@ -76,6 +84,7 @@ class SiteParty:
             return ACCEPTED + topics[topic](payload)
         except Exception as error:
             self.audit.note("refused", topic=topic, reason=str(error), trace=_trace(error))
+            self.tell(f"refused ({topic}): {error}")
             return REFUSED + self._public(error).encode()
 
     def _public(self, error: Exception) -> str:
@@ -124,6 +133,8 @@ class SiteParty:
             sites=list(plan.sites),
             experiment=plan.resolved() | {"plugins": [], "federation": {}},
         )
+        for line in in_words(plan, self._agreed(plan.hash)):
+            self.tell(line)
         return _json({"plan": plan.hash})
 
     def _made_own(self, shared: dict[str, Any]) -> tuple[Plan, Opened]:
@@ -147,6 +158,7 @@ class SiteParty:
         answer = reply.to_bytes()
         self.policy.check_size(len(answer), "reply")
         self.audit.message("sent", self.site, answer, Reply)
+        self.tell(f"{request.job}, round {request.round}: answered ({request.kind})")
         return answer
 
     def _host(self, plan: str) -> SiteHost:
@@ -192,6 +204,17 @@ class SiteParty:
         if not plan.isalnum():  # it becomes a file's name
             raise PolicyRefused("a plan's hash is letters and digits")
         return self.state / "plans" / f"{plan}.json"
+
+
+def in_words(plan: Plan, file: Path) -> list[str]:
+    """What a site agrees to, for its people to read before the first round."""
+    e = plan.experiment
+    methods = ", ".join(method.title for method in e.methods)
+    return [
+        f"agreed to plan {plan.hash} (Konsil {plan.version}): {e.name}, {methods}, "
+        f"{e.rounds} rounds, {e.task.name} of {', '.join(plan.labels)}",
+        f"  with {', '.join(plan.sites)}; all of it: {file}",
+    ]
 
 
 def _replaced(reply: Reply, facts: dict[str, Any], keep_parts: bool) -> Reply:

@@ -43,7 +43,7 @@ def main() -> None:
     from konsil.deploy.party import SiteParty
 
     try:
-        party = SiteParty.from_file(Path(settings))
+        party = SiteParty.from_file(Path(settings), say)
     except KonsilError as error:
         say(f"error: {error}")
         sys.exit(1)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import socket
-import ssl
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,15 +11,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
+from konsil.deploy.kit import Kit, knock
 from konsil.deploy.policy import read_policy
-from konsil.errors import ConfigError, KonsilError
+from konsil.errors import KonsilError
 
 Verdict = Literal["ok", "warning", "error"]
 FREE_DISK = 2 * 10**9  # bytes for the state of a few runs, beside the cache
 FREE_MEMORY = 2 * 10**9
 SOON = timedelta(days=30)  # a certificate that ends sooner should be renewed now
-PATIENCE = 10.0  # seconds for the server to answer
-CONFIGURATION = Path("startup/fed_client.json")
 
 
 @dataclass(frozen=True)
@@ -34,35 +30,8 @@ class Finding:
     text: str
 
 
-@dataclass(frozen=True)
-class SiteKit:
-    """What a site's start-up kit says."""
-
-    folder: Path
-    host: str
-    port: int
-    certificate: Path
-    key: Path
-    root: Path
-
-    @classmethod
-    def read(cls, folder: Path) -> SiteKit:
-        """The kit of a folder."""
-        try:
-            content = json.loads((folder / CONFIGURATION).read_text(encoding="utf-8"))
-            host, _, port = content["servers"][0]["service"]["target"].rpartition(":")
-            client, start = content["client"], folder / "startup"
-            files = [start / client[k] for k in ("ssl_cert", "ssl_private_key", "ssl_root_cert")]
-            return cls(folder, host, int(port), *files)
-        except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-            raise ConfigError(
-                f"{folder}: not a site's start-up kit ({type(error).__name__}: {error}); "
-                "`konsil deploy provision` makes them, one folder a party"
-            ) from None
-
-
 def preflight(
-    kit: Path, source: dict[str, object], policy: Path | None, state: Path, site: str
+    kit: Path, data: Path, policy: Path | None, state: Path, site: str
 ) -> Iterator[Finding]:
     """Look at everything, one finding at a time; an error stops nothing but the start."""
     looks: list[tuple[str, Callable[[], Finding]]] = [
@@ -70,9 +39,9 @@ def preflight(
         ("disk", lambda: _disk(state)),
         ("memory", _memory),
         ("clock", _clock),
-        ("certificate", lambda: _certificate(SiteKit.read(kit))),
-        ("server", lambda: _server(SiteKit.read(kit))),
-        ("data", lambda: _data(source, site)),
+        ("certificate", lambda: _certificate(Kit.read(kit, "site"))),
+        ("server", lambda: _server(Kit.read(kit, "site"))),
+        ("data", lambda: _data(data, site)),
     ]
     for what, look in looks:
         try:
@@ -114,52 +83,30 @@ def _clock() -> Finding:
     return Finding("clock", "warning", f"{now}; nothing here says that it is synchronised")
 
 
-def _certificate(kit: SiteKit) -> Finding:
-    from cryptography import x509
-
-    try:
-        certificate = x509.load_pem_x509_certificate(kit.certificate.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{kit.certificate}: cannot be read ({error})") from None
-    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    now = datetime.now(UTC)
-    dates = f"valid {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
-    if not begin <= now <= end:
-        return Finding("certificate", "error", f"{dates}: not today; ask for a new kit")
-    if end - now < SOON:
+def _certificate(kit: Kit) -> Finding:
+    kit.check_dates()
+    dates = f"{kit.party}, valid {kit.valid_from:%Y-%m-%d} to {kit.valid_until:%Y-%m-%d}"
+    if kit.valid_until - datetime.now(UTC) < SOON:
         return Finding("certificate", "warning", f"{dates}: ends soon; ask for a new kit")
     return Finding("certificate", "ok", dates)
 
 
-def _server(kit: SiteKit) -> Finding:
-    """A handshake with this kit's certificate: the server shows its own and takes ours."""
-    context = ssl.create_default_context(cafile=str(kit.root))
-    context.check_hostname = False  # FLARE names the server by its identity, not by its address
-    context.load_cert_chain(kit.certificate, kit.key)
-    where = f"{kit.host}:{kit.port}"
+def _server(kit: Kit) -> Finding:
     try:
-        with (
-            socket.create_connection((kit.host, kit.port), PATIENCE) as connection,
-            context.wrap_socket(connection, server_hostname=kit.host) as secure,
-        ):
-            return Finding("server", "ok", f"{where} answers, {secure.version()}")
-    except ssl.SSLError as error:
-        text = f"{where} answers, but the certificates do not fit ({error.reason or error})"
-        return Finding("server", "error", f"{text}: both kits must be of one provisioning")
+        return Finding("server", "ok", f"{kit.address} answers, {knock(kit)}")
     except OSError as error:
-        text = f"{where} does not answer ({error.strerror or error})"
+        text = f"{kit.address} does not answer ({error.strerror or error})"
         cure = "is the server started, and may this machine connect to that port?"
         return Finding("server", "error", f"{text}: {cure}")
 
 
-def _data(source: dict[str, object], site: str) -> Finding:
+def _data(path: Path, site: str) -> Finding:
     from konsil.data.check import check_federation
 
-    path = source.get("file")
-    if path is None:
-        return Finding("data", "ok", "not from a federation file: checked when the run begins")
-    result = check_federation(Path(str(path)), [site])
-    if result.ok:
-        text = f"{len(result.warnings)} warnings; `konsil data check` shows them"
-        return Finding("data", "ok", text)
-    return Finding("data", "error", f"{len(result.errors)} errors: run `konsil data check {path}`")
+    result = check_federation(path, [site])
+    if not result.ok:
+        text = f"{len(result.errors)} kinds of errors: run `konsil data check {path}`"
+        return Finding("data", "error", text)
+    images = result.sites[site].images
+    text = f"{images} images, {len(result.warnings)} warnings (`konsil data check {path}`)"
+    return Finding("data", "ok", text)

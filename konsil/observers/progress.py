@@ -88,12 +88,12 @@ class ProgressBar:
 
     def _site_missing(self, event: dict[str, Any]) -> None:
         where = f"{self._job}, round {event['round']}"
-        self._say(f"{where}: {event['site']} is missing: {event['reason']}", "yellow")
+        self.say(f"{where}: {event['site']} is missing: {event['reason']}", "yellow")
 
     def _upload_refused(self, event: dict[str, Any]) -> None:
-        self._say(event["reason"], "red")
+        self.say(event["reason"], "red")
 
-    def _say(self, text: str, style: str) -> None:
+    def say(self, text: str, style: str) -> None:
         """Whatever an error said, as it is: brackets in it are no markup."""
         self.console.print(Text(text, style), soft_wrap=True)
 

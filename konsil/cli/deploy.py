@@ -1,0 +1,346 @@
+"""Between hospitals: plan, provision, start, submit, watch, fetch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from konsil.cli.experiments import PluginOption, SetOption
+from konsil.cli.terminal import INTERRUPTED, console, problems
+from konsil.errors import ConfigError, RunError
+
+deploy_app = typer.Typer(
+    help="Run an experiment between hospitals, on NVIDIA FLARE.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+server_app = typer.Typer(
+    help="The server of a federation.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+site_app = typer.Typer(
+    help="One hospital of a federation.", no_args_is_help=True, pretty_exceptions_enable=False
+)
+
+KIT = "KONSIL_KIT"
+KitArgument = Annotated[Path, typer.Argument(metavar="KIT", help="The start-up kit's folder.")]
+AdminKit = Annotated[
+    Path | None, typer.Option("--kit", envvar=KIT, help="The admin's start-up kit.")
+]
+RunArgument = Annotated[
+    str | None, typer.Argument(metavar="RUN", help="The run. Default: the newest.")
+]
+ExperimentArgument = Annotated[
+    Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")
+]
+Data = Annotated[
+    Path, typer.Option("--data", help="The site's federation.yaml, or the folder that holds it.")
+]
+PolicyOption = Annotated[
+    Path | None, typer.Option("--policy", help="What this site agrees to. Default: see the docs.")
+]
+State = Annotated[
+    Path | None, typer.Option("--state", help="Private state. Default: konsil-<site>, here.")
+]
+
+
+# --- who takes part -------------------------------------------------------------------------------
+
+
+@deploy_app.command()
+def plan(
+    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The deployment file.")],
+    server: Annotated[str | None, typer.Option(help="The server's address, for the sites.")] = None,
+    port: Annotated[int, typer.Option(help="The one port that must be open, there only.")] = 8002,
+    site: Annotated[list[str] | None, typer.Option(help="A site; as often as wanted.")] = None,
+    admin: Annotated[str, typer.Option(help="E-mail of who submits.")] = "admin@konsil.org",
+    name: Annotated[str, typer.Option(help="Of the federation.")] = "konsil",
+    valid_days: Annotated[int, typer.Option(help="Of the certificates.")] = 365,
+) -> None:
+    """Write a deployment file with --server and --site; without them, check and show one."""
+    import yaml
+
+    from konsil.deploy.deployment import check_deployment, read_deployment
+    from konsil.files import write_text
+
+    if server is not None or site:
+        facts: dict[str, object] = {
+            "name": name,
+            "server": server or "localhost",
+            "port": port,
+            "sites": site or [],
+            "admin": admin,
+            "valid_days": valid_days,
+        }
+        check_deployment(facts, "the options")
+        if file.exists():
+            raise ConfigError(f"{file}: is there already; edit it, or take it away")
+        write_text(file, yaml.safe_dump(facts, sort_keys=False))
+    deployment = read_deployment(file)
+    say(f"{deployment.name}: server {deployment.server}:{deployment.port}")
+    say(f"sites: {', '.join(deployment.sites)}")
+    say(f"then: konsil deploy provision {file}")
+
+
+@deploy_app.command("provision")
+def provision_(
+    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The deployment file.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder of the kits.")] = Path("kits"),
+    renew: Annotated[
+        list[str] | None, typer.Option("--renew", help="A party that gets a new certificate.")
+    ] = None,
+) -> None:
+    """Make one start-up kit a party. Again: adds new sites, changes nobody else's."""
+    with flare():
+        from konsil.deploy.deployment import read_deployment
+        from konsil.deploy.provision import provision
+
+    kits = provision(read_deployment(file), out, renew or [])
+    for party, folder in kits.items():
+        say(f"{party}: {folder}")
+    say(f"Send each kit to its party over a safe channel. Keep {out / 'authority'} to yourself.")
+
+
+# --- on each machine ------------------------------------------------------------------------------
+
+
+@server_app.command("start")
+def start_server_(
+    kit: KitArgument,
+    folder: Annotated[Path, typer.Option("--folder", help="Where runs are kept.")] = Path(
+        "konsil-server"
+    ),
+    plugin: PluginOption = None,
+) -> None:
+    """Run the server until Ctrl-C. Killed and started again, it goes on where it was."""
+    with flare():
+        from konsil.deploy.server_process import start_server
+    start_server(kit, folder, plugin or [], say)
+
+
+@site_app.command("start")
+def start_site_(
+    kit: KitArgument,
+    data: Data,
+    policy: PolicyOption = None,
+    state: State = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, cuda:1 ... Default: what the experiment says.")
+    ] = "",
+) -> None:
+    """Run this site until Ctrl-C. It connects to the server; nothing connects to it."""
+    with flare():
+        from konsil.deploy.kit import Kit
+        from konsil.deploy.site_process import start_site
+    from konsil.deploy.policy import read_policy
+    from konsil.files import write_text
+
+    site = Kit.read(kit, "site").party
+    read_policy(policy)  # a mistake in it is found now
+    check_site(data, site)
+    folder = (state or Path(f"konsil-{site}")).absolute()
+    settings = {
+        "site": site,
+        "source": {"file": str(data.absolute())},
+        "policy": str(policy.absolute()) if policy else None,
+        "state": str(folder),
+        "device": device,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    write_text(folder / "settings.json", json.dumps(settings, indent=1))
+    start_site(kit, folder / "settings.json", say)
+
+
+@site_app.command("preflight")
+def preflight_(
+    kit: KitArgument, data: Data, policy: PolicyOption = None, state: State = None
+) -> None:
+    """Check data, disk, memory, clock, certificate and server before anything starts."""
+    with flare():
+        from konsil.deploy.kit import Kit
+    from konsil.deploy.preflight import preflight
+
+    site = Kit.read(kit, "site").party
+    folder = state or Path(f"konsil-{site}")
+    marks = {"ok": "green", "warning": "yellow", "error": "red"}
+    errors = 0
+    for finding in preflight(kit, data, policy, folder, site):
+        line = Text.assemble((f"{finding.verdict:8}", marks[finding.verdict]), f"{finding.what}: ")
+        console.print(line + Text(finding.text), soft_wrap=True)
+        errors += finding.verdict == "error"
+    if errors:
+        raise typer.Exit(1)
+
+
+def check_site(data: Path, site: str) -> None:
+    """The federation file must know this site by its name in the certificate."""
+    from konsil.data.manifest import read_manifest
+
+    sites = read_manifest(data).content.sites
+    if site not in sites:
+        raise ConfigError(
+            f"{data}: no site {site} in it, as this kit calls this hospital; there are "
+            f"{', '.join(sites)}: rename it in the file"
+        )
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+@deploy_app.command()
+def submit(
+    experiment: ExperimentArgument,
+    kit: AdminKit = None,
+    set_: SetOption = None,
+    site: Annotated[
+        list[str] | None, typer.Option("--site", help="Who takes part, in the experiment's order.")
+    ] = None,
+    run: Annotated[
+        str, typer.Option("--run", help="Go on with a run that stopped or failed.")
+    ] = "",
+) -> None:
+    """Have an experiment run; prints the run's name."""
+    from konsil.config import read_experiment
+
+    checked = read_experiment(experiment, set_ or [])
+    roster = site or checked.federation.sites
+    if not roster:
+        raise ConfigError(
+            "who takes part? Name the sites with --site, or in the experiment's federation.sites"
+        )
+    with admin(kit) as connection:
+        from konsil.deploy.agreement import without_places
+
+        name = connection.submit(without_places(checked), roster, run)
+    say(name)
+
+
+@deploy_app.command()
+def status(
+    run: RunArgument = None,
+    kit: AdminKit = None,
+    json_: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """Show how a run stands; without RUN, all of them."""
+    with admin(kit) as connection:
+        names = [run] if run else connection.runs()
+        found = [connection.status(name, events=bool(run)) for name in names]
+    if json_:
+        print(json.dumps([vars(one) for one in found], indent=1))
+        return
+    table = Table("run", "state", "session", "sites", "last", "reason")
+    for one in found:
+        last = in_words(one.events[-1]) if one.events else ""
+        row = (one.run, one.state, str(one.session), ", ".join(one.roster), last, one.reason)
+        table.add_row(*row)
+    console.print(table)
+
+
+@deploy_app.command()
+def logs(run: RunArgument = None, kit: AdminKit = None) -> None:
+    """Print what the server logged of a run."""
+    with admin(kit) as connection:
+        say(connection.logs(run or newest(connection)))
+
+
+@deploy_app.command()
+def fetch(
+    run: RunArgument = None,
+    kit: AdminKit = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder. Default: runs/<run>.")] = None,
+) -> None:
+    """Copy a finished run from the server: results, pictures, models."""
+    with admin(kit) as connection:
+        name = run or newest(connection)
+        folder = out or Path("runs") / name
+        connection.fetch(name, folder)
+    say(f"{folder}: konsil show {folder}")
+
+
+@deploy_app.command()
+def stop(run: RunArgument = None, kit: AdminKit = None) -> None:
+    """End a run. Submitted again with --run, it goes on where it was."""
+    with admin(kit) as connection:
+        name = run or newest(connection)
+        connection.stop(name)
+    say(f"{name}: stopped; konsil deploy submit FILE.yaml --run {name} goes on with it")
+
+
+@deploy_app.command()
+def local(
+    experiment: ExperimentArgument,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the run.")],
+    set_: SetOption = None,
+) -> None:
+    """All of it on this machine: a real server, a real process a site, mutual TLS."""
+    from konsil.config import read_experiment
+
+    checked = read_experiment(experiment, set_ or [])
+    with flare(), console.status("starting"):
+        from konsil.deploy.local import deploy_local
+        from konsil.observers.progress import ProgressBar
+        from konsil.report.show import show_run
+    bar = ProgressBar(console)
+    bar.start()
+    try:
+        deploy_local(checked, out, bar.say, bar)
+    except KeyboardInterrupt:
+        bar.close()
+        problems.print(Text(f"stopped; the same command goes on with {out}"), soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        bar.close()
+    show_run(console, out)
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def flare() -> Iterator[None]:
+    """FLARE is an extra: say so where it is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in ("nvflare", "cryptography"):
+            raise
+        raise ConfigError(
+            "this needs NVIDIA FLARE, which is not installed: pip install 'konsil[flare]'"
+        ) from None
+
+
+@contextmanager
+def admin(kit: Path | None) -> Iterator[Any]:
+    """A connection to the server with an admin's kit."""
+    if kit is None:
+        raise ConfigError(f"--kit: give the admin's start-up kit, or set {KIT}")
+    with flare(), problems.status("connecting"):
+        from konsil.deploy.admin import connect
+    with connect(kit) as connection:
+        yield connection
+
+
+def newest(connection: Any) -> str:
+    """The run that was submitted last."""
+    runs: list[str] = connection.runs()
+    if not runs:
+        raise RunError("the server has no run yet; konsil deploy submit FILE.yaml")
+    return runs[-1]
+
+
+def in_words(event: dict[str, Any]) -> str:
+    """An event in a few words."""
+    where = f" {event['round']}" if "round" in event else ""
+    return " ".join(filter(None, [event.get("job", ""), event["event"].replace("_", " ") + where]))
+
+
+def say(text: str) -> None:
+    """A line as it is: no markup, no broken paths."""
+    console.print(text, soft_wrap=True, highlight=False, markup=False)
