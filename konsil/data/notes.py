@@ -157,7 +157,7 @@ def shared_patients(items: Sequence[Item], listing: Listing) -> list[Note]:
     if not twice:
         return []
     patient, at = twice[0]
-    where = " and ".join(f"{site} ({item.image})" for site, item in at.items())
+    where = " and ".join(f"{site} ({item.image})" for site, item in list(at.items())[:2])
     count = f"{len(twice)} patient ids occur" if len(twice) > 1 else "1 patient id occurs"
     text = (
         f"{count} at several sites, such as {patient} at {where}; if that is one person, keep them "

@@ -82,9 +82,10 @@ def read_mask(data: bytes, colours: bool = False) -> NDArray[Any]:
 
 def mask_values(mask: NDArray[Any]) -> dict[int, int]:
     """The values that occur in a mask, and how often."""
-    if mask.dtype == np.uint8:
-        counts = np.bincount(mask.ravel(), minlength=256)
-        return {int(value): int(counts[value]) for value in np.flatnonzero(counts)}
+    if mask.dtype == np.uint8:  # NumPy would first widen every pixel to 64 bit
+        rows = np.ascontiguousarray(mask).reshape(-1, mask.shape[-1])
+        counts = Image.fromarray(rows).histogram()
+        return {value: count for value, count in enumerate(counts) if count}
     present, times = np.unique(mask, return_counts=True)
     return dict(zip(present.tolist(), times.tolist(), strict=True))
 

@@ -6,8 +6,9 @@ are not kept, so neither the number of files nor their size limits what can be c
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -22,20 +23,21 @@ from konsil.data.listing import Listing
 from konsil.data.manifest import Slices
 from konsil.data.origin import FileSource
 from konsil.data.planes import chosen_planes
-from konsil.data.readers import fit
 from konsil.data.recipe import THREADS, Reading
 from konsil.data.sources import Item
 from konsil.data.studies import Mask, Study, open_study
 
 Report = Callable[[str, int, int], None]  # site, files done, files of the site
 
+TELL_EVERY = 0.05  # seconds
 THUMBNAIL = 32  # pixels a side
+SAMPLE = 128  # pixels of the longer side: histogram and statistics of more would say the same
 GREYS = 256
 PERCENTILES = (5, 25, 50, 75, 95)
 # The columns of `Seen.statistics`: these, channel after channel (grey, or red, green, blue).
 STATISTICS = ("mean", "deviation", *(f"percentile {p}" for p in PERCENTILES))
-SHARES = np.array(PERCENTILES) / 100
-POWERS = np.arange(GREYS)[:, None] ** np.array([1, 2])  # of every grey
+SHARES = np.array(PERCENTILES) / 100 - 1e-9  # of all pixels; sums of fractions are not exact
+POWERS = np.arange(GREYS)[:, None] ** np.array([1.0, 2.0])  # of every grey
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,19 +55,33 @@ class Seen:
     pixel: str  # such as "8-bit colour", "16-bit grey", "float"
     low: float  # the darkest and
     high: float  # the brightest intensity, as the file has them
-    histogram: NDArray[np.int64]  # [256] of the images' greys at 8 bit
     values: dict[int, int]  # mask values and how often they occur, background left out
     areas: dict[str, float]  # structure -> mean fraction of an image that it covers
     without: dict[str, int]  # structure -> images on which it is not marked
     unmarked: int  # images on which nothing is marked
     thumbnails: NDArray[np.uint8]  # [n, 32, 32], grey
-    statistics: NDArray[np.float32]  # [n, F] in units of 8 bit; STATISTICS names the columns
+    levels: NDArray[np.uint16]  # [n, 1, 256] or [n, 4, 256]: how often each level of grey (, red,
+    # green, blue) occurs at 8 bit, among evenly spaced pixels
+    channels: int  # that the federation's images have
     digests: dict[str, str]  # file -> sha256
 
     @property
     def count(self) -> int:
         """How many images it becomes."""
         return len(self.thumbnails)
+
+    @property
+    def histogram(self) -> NDArray[np.int64]:
+        """How often each grey occurs, [256], over all images."""
+        return np.asarray(self.levels[:, 0].sum(axis=0, dtype=np.int64))
+
+    @property
+    def statistics(self) -> NDArray[np.float32]:
+        """STATISTICS of every image, channel after channel, [n, F]."""
+        colours = self.levels[:, 1:] if self.levels.shape[1] > 1 else self.levels
+        rows = _of_histograms(colours.reshape(-1, GREYS)).reshape(self.count, -1)
+        wanted = self.channels * len(STATISTICS)  # a grey picture among coloured ones is all alike
+        return np.tile(rows, wanted // rows.shape[1])
 
     @property
     def images(self) -> list[Item]:
@@ -78,26 +94,35 @@ def look_at(
 ) -> tuple[list[Seen], Findings]:
     """Open every listed file once; what cannot be used is found, not raised."""
     looker = _Looker(source)
-    totals = Counter(item.site for item in listing.items)
-    done: Counter[str] = Counter()
+    progress = _Progress(listing.items, report)
     seen: list[Seen] = []
     found = Findings()
     with ThreadPool(THREADS) as pool:
-        for item, result in _each(pool, looker, listing.items):
+        results = pool.imap(looker, listing.items, chunksize=4)
+        for item, result in zip(listing.items, results, strict=True):
             if isinstance(result, BadFile):
                 found.add_file(result.name, result)
             else:
                 seen.append(result)
-            done[item.site] += 1
-            if report is not None:
-                report(item.site, done[item.site], totals[item.site])
+            progress.step(item.site)
     return seen, found
 
 
-def _each(
-    pool: ThreadPool, looker: _Looker, items: Sequence[Item]
-) -> Iterator[tuple[Item, Seen | BadFile]]:
-    return zip(items, pool.imap(looker, items, chunksize=4), strict=True)
+class _Progress:
+    """Tells how far a site is, but not more often than eyes can follow."""
+
+    def __init__(self, items: Sequence[Item], report: Report | None) -> None:
+        self._totals = Counter(item.site for item in items)
+        self._done: Counter[str] = Counter()
+        self._report, self._told = report, 0.0
+
+    def step(self, site: str) -> None:
+        self._done[site] += 1
+        now = time.monotonic()
+        finished = self._done[site] == self._totals[site]
+        if self._report is not None and (finished or now - self._told > TELL_EVERY):
+            self._report(site, self._done[site], self._totals[site])
+            self._told = now
 
 
 class _Looker:
@@ -122,9 +147,7 @@ class _Looker:
 
 def describe(item: Item, study: Study, planes: Sequence[int], channels: int) -> Seen:
     """What is kept of a study; `planes` are a volume's chosen ones, none of a picture."""
-    pictures = [study.pictures[plane] for plane in planes] or study.pictures
-    greys = [picture.convert("L") for picture in pictures]
-    histograms = [np.array(grey.histogram(), np.int64) for grey in greys]
+    pictures = [_plain(study.pictures[plane]) for plane in planes or [0]]
     masks = [_of_planes(mask, planes) for mask in study.masks]
     return Seen(
         item=item,
@@ -135,18 +158,13 @@ def describe(item: Item, study: Study, planes: Sequence[int], channels: int) -> 
         pixel=_pixel(study.raw, study.spacing is not None),
         low=float(study.raw.min()),
         high=float(study.raw.max()),
-        histogram=sum(histograms, np.zeros(GREYS, np.int64)),
         values=dict(sum((Counter(mask.counts) for mask in study.masks), Counter[int]())),
         areas={name: area for mask in masks for name, area in _areas(mask).items()},
         without={name: n for mask in masks for name, n in _without(mask).items()},
         unmarked=_unmarked(masks),
-        thumbnails=np.concatenate([fit(grey, 1, THUMBNAIL) for grey in greys]),
-        statistics=np.stack(
-            [
-                _statistics(picture, histogram, channels)
-                for picture, histogram in zip(pictures, histograms, strict=True)
-            ]
-        ),
+        thumbnails=np.stack([_thumbnail(picture) for picture in pictures]),
+        levels=np.array([_levels(picture, channels) for picture in pictures], np.uint16),
+        channels=channels,
         digests=study.digests,
     )
 
@@ -163,24 +181,41 @@ def _pixel(raw: NDArray[Any], volume: bool) -> str:
     return f"{bits}-bit {colour}"
 
 
-def _statistics(
-    picture: Image.Image, grey: NDArray[np.int64], channels: int
-) -> NDArray[np.float32]:
-    if channels == 1 or picture.mode in ("L", "1"):
-        return np.tile(_of_histograms(grey[None]), channels)
-    every = np.array(picture.convert("RGB").histogram(), np.int64).reshape(3, GREYS)
-    return _of_histograms(every)
+def _plain(picture: Image.Image) -> Image.Image:
+    """The picture as grey or red, green, blue."""
+    if picture.mode in ("L", "RGB"):
+        return picture
+    return picture.convert("L" if picture.mode in ("1", "LA", "La") else "RGB")
 
 
-def _of_histograms(counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """The STATISTICS of the channels with these histograms, one channel after the other."""
-    below = counts.cumsum(axis=1)
-    total = below[:, -1:]
-    means, squares = (counts @ POWERS / total).T
+def _levels(picture: Image.Image, channels: int) -> list[list[int]]:
+    """Histograms of every n-th pixel of every n-th row: of grey and, if they count, of colours."""
+    step = -(-max(picture.size) // SAMPLE)
+    if step > 1:
+        sides = [max(1, side // step) for side in picture.size]
+        picture = picture.resize((sides[0], sides[1]), Image.Resampling.NEAREST)
+    grey = picture.convert("L").histogram()
+    if channels == 1 or picture.mode == "L":
+        return [grey]
+    colours = picture.histogram()
+    return [grey, colours[:GREYS], colours[GREYS : 2 * GREYS], colours[2 * GREYS :]]
+
+
+def _thumbnail(picture: Image.Image) -> NDArray[np.uint8]:
+    """Small, grey, square. Half of the way by whole pixels: cheap, and copies stay alike."""
+    side = (THUMBNAIL, THUMBNAIL)
+    grey = picture.convert("L")
+    return np.asarray(grey.resize(side, Image.Resampling.BILINEAR, reducing_gap=2.0))
+
+
+def _of_histograms(counts: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """The STATISTICS of the pixels with these histograms, [rows, len(STATISTICS)]."""
+    parts = counts / counts.sum(axis=1, keepdims=True)
+    means, squares = (parts @ POWERS).T
     deviations = np.sqrt(np.maximum(0, squares - means**2))
-    wanted = total * SHARES
-    levels = [np.searchsorted(*channel) for channel in zip(below, wanted, strict=True)]
-    return np.column_stack([means, deviations, levels]).astype(np.float32).ravel()
+    below = parts.cumsum(axis=1)
+    percentiles = (below[:, None, :] < SHARES[:, None]).sum(axis=2)
+    return np.column_stack([means, deviations, percentiles]).astype(np.float32)
 
 
 # --- masks --------------------------------------------------------------------------------------
@@ -207,5 +242,7 @@ def _without(mask: Mask) -> dict[str, int]:
 def _unmarked(masks: Sequence[Mask]) -> int:
     if not masks:
         return 0
+    if len(masks[0].values) == 1:
+        return int(not any(mask.counts for mask in masks))
     marked = [(mask.values != mask.background).any(axis=(1, 2)) for mask in masks]
     return int((~np.logical_or.reduce(marked)).sum())

@@ -9,7 +9,7 @@ from scipy.ndimage import gaussian_filter
 
 from konsil.data.check import likeness
 from konsil.data.check.likeness import links
-from konsil.data.readers import fit
+from konsil.data.check.look import _thumbnail
 
 
 def texture(seed: int, size: int = 128) -> Image.Image:
@@ -28,6 +28,7 @@ CHANGES = {
     "saved as JPEG": as_jpeg,
     "halved": lambda image: image.resize((64, 64)),
     "enlarged": lambda image: image.resize((300, 280), Image.Resampling.BICUBIC),
+    "of odd size": lambda image: image.resize((101, 77), Image.Resampling.BICUBIC),
     "brighter": lambda image: ImageEnhance.Brightness(image).enhance(1.15),
     "darker": lambda image: ImageEnhance.Brightness(image).enhance(0.8),
     "more contrast": lambda image: ImageEnhance.Contrast(image).enhance(1.2),
@@ -36,7 +37,7 @@ CHANGES = {
 
 
 def small(images) -> np.ndarray:
-    return np.concatenate([fit(image.convert("L"), 1, 32) for image in images])
+    return np.stack([_thumbnail(image) for image in images])
 
 
 def found(images, sites=None, patients=None):

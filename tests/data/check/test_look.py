@@ -109,11 +109,15 @@ def test_of_a_volume_only_the_chosen_planes_are_described(volume):
     assert whole.areas["gland"] == pytest.approx(30 / 120)
 
 
-def test_progress_is_told_file_by_file(build):
+def test_progress_is_told_until_each_site_is_done(build):
     build.pairs("a", 5)
+    build.pairs("b", 3)
     told = []
-    look(build.manifest(SITES), lambda *step: told.append(step))
-    assert told == [("a", done, 5) for done in range(1, 6)]
+    sites = SITES.replace("}}", "}, b: {images: b/images/*.png, labels: b/masks/*.png}}")
+    look(build.manifest(sites), lambda *step: told.append(step))
+    assert ("a", 5, 5) in told
+    assert told[-1] == ("b", 3, 3)
+    assert told == sorted(told)
 
 
 def test_structures_in_files_of_their_own(build):
