@@ -350,7 +350,7 @@ def test_patients_from_names(build, name, patients, pattern):
         assert "check the pattern; with it north/images/" in written.to_do
     else:
         assert "patient" not in written.content
-        assert "every image counts as its own" in written.to_do
+        assert "every file counts as its own" in written.to_do
 
 
 def test_names_that_repeat_the_class_are_no_patients(build):
@@ -525,6 +525,16 @@ def test_a_folder_of_dicom_slices_a_patient(build):
     assert written.sites["north"]["labels"] == "north/*/prostate_mask.nii.gz"
     assert written.patients == {("north", p) for p in PATIENTS}
     assert "not used, because nothing goes with it: north/P01/ADC" in written.to_do
+
+
+def test_series_beside_the_folder_of_their_masks(build):
+    for number, patient in enumerate(PATIENTS):
+        array, mask, affine = volume(number)
+        write_series(build.root / f"north/{patient}", array, affine)
+        write_nifti(build.root / f"north/masks/{patient}.nii.gz", mask, affine)
+    written = Written(build)
+    assert written.sites["north"] == {"images": "north/P*", "labels": "north/masks/P*.nii.gz"}
+    assert len(written.patients) == 4
 
 
 def test_dicom_segmentations_and_several_series_in_a_folder(build):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 NEIGHBOURS = 16  # of an image's name among the sorted names of masks, that may be its own
 TRIED = 5  # images
+SAMPLE, KEPT = 60, 24  # images on which ways are compared, and ways that are then counted
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ def relations(images: set[str], masks: set[str]) -> list[Relation]:
     for image in tried:
         for near in {*_near(image, forward), *_near(image[::-1], backward)}:
             ways.update(_ways(image, near))
-    counted = [Relation(own, other, _hits(own, other, images, masks)) for own, other in ways]
+    few = set(sorted(images)[:: max(1, len(images) // SAMPLE)])
+    likely = sorted(ways, key=lambda way: (-_hits(way, few, masks), str(way)))[:KEPT]
+    counted = [Relation(*way, hits=_hits(way, images, masks)) for way in likely]
     return [relation for relation in counted if relation.hits]
 
 
@@ -85,6 +88,7 @@ def _ends_word(name: str, at: int) -> bool:
     )
 
 
-def _hits(own: Affix, other: Affix, images: set[str], masks: set[str]) -> int:
+def _hits(way: tuple[Affix, Affix], images: set[str], masks: set[str]) -> int:
+    own, other = way
     cores = (own.core(name) for name in images)
     return sum(core is not None and other.around(core) in masks for core in cores)

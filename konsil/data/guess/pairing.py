@@ -197,11 +197,25 @@ def _first_hits(offer: tuple[Relation, Group]) -> tuple[object, ...]:
 
 
 def _pairing(images: Group, own: Affix, masks: list[tuple[Relation, Group]]) -> Pairing:
-    result = Pairing(images.pattern(own), images.matching(own))
+    written = not images.names and not any(group.names for _, group in masks)
+    shared = _common_beginning(images, own) if written else ""
+    begun = Affix(own.before + shared, own.after)
+    result = Pairing(images.pattern(begun), images.matching(begun))
     for name, (relation, group) in zip(_structure_names(masks), masks, strict=True):
-        result.labels[name] = group.pattern(relation.mask)
-        result.masks[name] = group.matching(relation.mask)
+        affix = Affix(relation.mask.before + shared, relation.mask.after)
+        result.labels[name] = group.pattern(affix)
+        result.masks[name] = group.matching(affix)
     return result
+
+
+def _common_beginning(images: Group, affix: Affix) -> str:
+    """Of folders that are series: `*` alone would match the folder of the masks beside them."""
+    if images.units[0].kind != "series":
+        return ""
+    cores = [core for key in images.keys().values() if (core := affix.core(key))]
+    first, last = min(cores), max(cores)
+    same = next((k for k, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
+    return first[:same].rstrip("0123456789")
 
 
 def _structure_names(masks: list[tuple[Relation, Group]]) -> list[str]:

@@ -112,7 +112,7 @@ def _comment(draft: Draft, truths: Mapping[str, tuple[str, Truth]]) -> None:
         where = "" if len(none) == len(patterns) else f" at {', '.join(none)}"
         draft.to_do.append(
             f"patient: no file name tells which images belong to one patient{where}, so every "
-            "image counts as its own; if that is wrong, give a pattern or a list"
+            "file counts as its own; if that is wrong, give a pattern or a list"
         )
 
 

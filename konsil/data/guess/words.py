@@ -57,6 +57,7 @@ def says_mask(name: str) -> bool:
     return joined(name) in MASKS or any(word in MASKS for word in words(name))
 
 
+@lru_cache(maxsize=65536)
 def role_of(folder: str, depth: int = 1) -> Role:
     """What a folder's name says about what is in it.
 
