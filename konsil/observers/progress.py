@@ -93,7 +93,7 @@ class ProgressBar:
     def _upload_refused(self, event: dict[str, Any]) -> None:
         self.say(event["reason"], "red")
 
-    def say(self, text: str, style: str) -> None:
+    def say(self, text: str, style: str = "") -> None:
         """Whatever an error said, as it is: brackets in it are no markup."""
         self.console.print(Text(text, style), soft_wrap=True)
 
