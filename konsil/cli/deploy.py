@@ -290,7 +290,7 @@ def local(
     bar = ProgressBar(console)
     bar.start()
     try:
-        deploy_local(checked, out, bar.say, bar)
+        deploy_local(checked, out, lambda text: None if "answered" in text else bar.say(text), bar)
     except KeyboardInterrupt:
         bar.close()
         problems.print(Text(f"stopped; the same command goes on with {out}"), soft_wrap=True)

@@ -158,7 +158,8 @@ class SiteParty:
         answer = reply.to_bytes()
         self.policy.check_size(len(answer), "reply")
         self.audit.message("sent", self.site, answer, Reply)
-        self.tell(f"{request.job}, round {request.round}: answered ({request.kind})")
+        if request.kind == "round":
+            self.tell(f"{request.job}: round {request.round} answered")
         return answer
 
     def _host(self, plan: str) -> SiteHost:
