@@ -16,7 +16,7 @@ from konsil.data.findings import Findings
 from konsil.data.folders import list_folder
 from konsil.data.listing import Listing, list_manifest
 from konsil.data.manifest import Manifest, Slices, fractions, read_manifest
-from konsil.data.recipe import Recipe
+from konsil.data.recipe import UNNAMED, Recipe
 from konsil.data.sources import Item, Patients
 from konsil.data.splits import Fractions
 from konsil.data.tables import list_csv
@@ -153,8 +153,8 @@ class _Plain(Source):
             classes = checked_classes(items, self.classes, self.root, "task.classes")
             return Recipe(self.channels, self.size, classes=tuple(classes))
         given = self.structures
-        structures = [(n, tuple(v)) for n, v in given.items()] if given else [("foreground", None)]
-        return Recipe(self.channels, self.size, structures=tuple(structures))
+        structures = tuple((n, tuple(v)) for n, v in given.items()) if given else UNNAMED
+        return Recipe(self.channels, self.size, structures=structures)
 
     def labels_given(self) -> list[str] | None:
         """Structures or classes, if the experiment names them."""

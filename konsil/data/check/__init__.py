@@ -192,18 +192,20 @@ class _Check:
         self, seen: Sequence[Seen], facts: Mapping[str, SiteFacts]
     ) -> dict[str, dict[str, Any]]:
         """What decoding for training would note of each site."""
-        brightest: dict[str, float] = {}
-        for one in seen:
-            window = self.source.manifest.reading(one.item.site).window
-            if one.spacing is None and one.pixel.startswith("16-bit") and window is None:
-                brightest[one.item.site] = max(brightest.get(one.item.site, 0), one.high)
         return {
             site: {
                 "empty_structures": [name for name, area in own.areas.items() if not area],
-                "brightest_16_bit": int(brightest[site]) if site in brightest else None,
+                "brightest_16_bit": self._brightest(site, seen),
             }
             for site, own in facts.items()
         }
+
+    def _brightest(self, site: str, seen: Sequence[Seen]) -> int | None:
+        """Of the 16-bit pictures that are not stretched to a window."""
+        if self.source.manifest.reading(site).window is not None:
+            return None
+        own = [one for one in seen if one.item.site == site and one.spacing is None]
+        return max((int(one.high) for one in own if one.pixel.startswith("16-bit")), default=None)
 
     def _refuse(self, error: KonsilError) -> None:
         self.refusals.append(Problem(str(error)))

@@ -47,9 +47,8 @@ def links(
     if len(shown) < 2:
         return []
     gallery = _Gallery(thumbnails, sites, shown)
-    search = _every_pair if len(shown) <= EVERY_PAIR else _by_codes
     best = _Best(patients[shown])
-    search(gallery, best)
+    (_every_pair if gallery.is_small else _by_codes)(gallery, best)
     return [(int(shown[i]), int(shown[j]), likeness) for i, j, likeness in best.links()]
 
 
@@ -85,6 +84,9 @@ class _Gallery:
         self._thumbnails, self._shown = thumbnails, shown
         self.sites = sites[shown]
         self._sums: dict[int, NDArray[np.float32]] = {}
+        self._kept: NDArray[np.float32] | None = None
+        if self.is_small:
+            self._kept = np.concatenate([self.vectors(block) for block in self.blocks()])
         for block in self.blocks():
             vectors = self.vectors(block)
             for site in np.unique(self.sites[block]).tolist():
@@ -94,12 +96,19 @@ class _Gallery:
     def __len__(self) -> int:
         return len(self._shown)
 
+    @property
+    def is_small(self) -> bool:
+        """Whether its vectors can be kept, and every pair of them compared."""
+        return len(self) <= EVERY_PAIR
+
     def blocks(self, start: int = 0, stop: int | None = None) -> Iterator[NDArray[np.int64]]:
         stop = len(self) if stop is None else stop
         for begin in range(start, stop, BLOCK):
             yield np.arange(begin, min(begin + BLOCK, stop))
 
     def vectors(self, block: NDArray[np.int64]) -> NDArray[np.float32]:
+        if self._kept is not None:
+            return self._kept[block[0] : block[-1] + 1]
         return _fine_structure(self._thumbnails[self._shown[block]])
 
     def common(self, site: int) -> NDArray[np.float32]:
@@ -112,14 +121,25 @@ class _Gallery:
 
 
 def _fine_structure(thumbnails: NDArray[np.uint8]) -> NDArray[np.float32]:
-    from scipy.ndimage import uniform_filter
-
-    around = (1, AROUND, AROUND)
     pixels = thumbnails.astype(np.float32)
-    pixels -= uniform_filter(pixels, around, mode="nearest")
-    variance = uniform_filter(pixels**2, around, mode="nearest")
-    pixels /= np.sqrt(np.maximum(variance, 0)) + np.float32(SOFTEN)
+    pixels -= _local_mean(pixels)
+    pixels /= np.sqrt(_local_mean(pixels**2)) + np.float32(SOFTEN)
     return _unit(pixels.reshape(len(pixels), -1))
+
+
+def _local_mean(images: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Over a square of AROUND pixels about each; the border's pixels continue beyond it."""
+    half = AROUND // 2
+    padded = np.pad(images, [(0, 0), (half, half), (half, half)], mode="edge")
+    rows, columns = images.shape[1:]
+    down = padded[:, :rows].copy()
+    for shift in range(1, AROUND):
+        down += padded[:, shift : shift + rows]
+    across = down[:, :, :columns].copy()
+    for shift in range(1, AROUND):
+        across += down[:, :, shift : shift + columns]
+    across /= AROUND**2
+    return across
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -129,14 +149,13 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _every_pair(gallery: _Gallery, best: _Best) -> None:
-    everything = np.concatenate([gallery.vectors(block) for block in gallery.blocks()])
     for site in np.unique(gallery.sites).tolist():
         own = np.flatnonzero(gallery.sites == site)
         common = gallery.common(site)
         for rows in gallery.blocks(int(own[0]), int(own[-1]) + 1):
-            left = _unit(everything[rows] - common)
+            left = _unit(gallery.vectors(rows) - common)
             for columns in gallery.blocks(int(rows[0])):
-                likeness = left @ _unit(everything[columns] - common).T
+                likeness = left @ _unit(gallery.vectors(columns) - common).T
                 i, j = np.nonzero(likeness > LIKE)
                 later = columns[j] > rows[i]
                 i, j = i[later], j[later]

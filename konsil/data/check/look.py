@@ -131,7 +131,7 @@ class _Looker:
     def __init__(self, source: FileSource) -> None:
         sites = source.manifest.content.sites
         self.root: Path = source.root
-        self.channels = source.manifest.content.channels
+        self.channels = source.channels_read()
         self.readings: dict[str, Reading] = {s: source.manifest.reading(s) for s in sites}
         self.slices: dict[str, Slices] = {site: source.slices(site) for site in sites}
 
