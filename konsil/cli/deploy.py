@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from konsil.cli.experiments import PluginOption, SetOption
@@ -235,10 +235,12 @@ def status(
     if json_:
         print(json.dumps([vars(one) for one in found], indent=1))
         return
-    table = Table("run", "state", "session", "sites", "last", "reason")
+    run_name = Column("run", no_wrap=True)
+    table = Table(run_name, "state", "session", "sites", "last", "reason")
     for one in found:
         last = in_words(one.events[-1]) if one.events else ""
-        row = (one.run, one.state, str(one.session), ", ".join(one.roster), last, one.reason)
+        sites = ", ".join(one.roster) if run else str(len(one.roster))
+        row = (one.run, one.state, str(one.session), sites, last, one.reason)
         table.add_row(*row)
     console.print(table)
 
