@@ -33,7 +33,8 @@ border-radius:1px}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1.1rem;font-size:.9rem;margin:.4rem 0}
 .on-images{background:#222;color:#eee;padding:.05rem .5rem;border-radius:3px}
 .big{font-size:2.6rem;font-weight:650;line-height:1.1;margin:.3rem 0}
-.big small{font-size:1rem;font-weight:400;color:var(--faint)}
+.big small{font-size:1rem;font-weight:400;color:var(--faint);line-height:1.3;
+display:inline-block}
 .beside{display:grid;gap:1rem 2rem;align-items:start;
 grid-template-columns:repeat(auto-fit,minmax(min(100%,21rem),1fr))}
 .multiples{display:grid;gap:.8rem;align-items:start;grid-template-columns:repeat(auto-fill,minmax(11rem,1fr))}
@@ -64,6 +65,7 @@ body:has(#outlines:not(:checked)) .outlines{display:none}
 .sheet{grid-template-columns:repeat(3,1fr)}th,td{padding:.2rem .4rem}}
 @media print{:root{color-scheme:light;--paper:#fff;--ink:#000;--faint:#444;--line:#bbb;
 --soft:#f2f2f2}body{max-width:none;font-size:10pt}nav,.toggle{display:none}
-h2,h3{break-after:avoid}.sheet{grid-template-columns:repeat(8,1fr)}
+h2,h3,.legend{break-after:avoid}figure,svg,table,.ranges{break-inside:avoid}
+.wide{overflow:visible}th{white-space:normal}table{font-size:.8rem}.sheet{grid-template-columns:repeat(8,1fr)}
 *{print-color-adjust:exact;-webkit-print-color-adjust:exact}}
 """
