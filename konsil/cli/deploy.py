@@ -235,14 +235,28 @@ def status(
     if json_:
         print(json.dumps([vars(one) for one in found], indent=1))
         return
-    run_name = Column("run", no_wrap=True)
-    table = Table(run_name, "state", "session", "sites", "last", "reason")
+    if run:
+        for key, value in facts_of(found[0]).items():
+            say(f"{key:10}{value}")
+        return
+    table = Table(Column("run", no_wrap=True), "state", "session", "sites", "reason")
     for one in found:
-        last = in_words(one.events[-1]) if one.events else ""
-        sites = ", ".join(one.roster) if run else str(len(one.roster))
-        row = (one.run, one.state, str(one.session), sites, last, one.reason)
-        table.add_row(*row)
+        table.add_row(one.run, one.state, str(one.session), str(len(one.roster)), one.reason)
     console.print(table)
+
+
+def facts_of(status: Any) -> dict[str, str]:
+    """How one run stands, in words."""
+    facts = {
+        "run": status.run,
+        "state": status.state,
+        "reason": status.reason,
+        "session": str(status.session),
+        "submitted": status.submitted[:19],
+        "sites": ", ".join(status.roster),
+        "last": in_words(status.events[-1]) if status.events else "",
+    }
+    return {key: value for key, value in facts.items() if value}
 
 
 @deploy_app.command()
