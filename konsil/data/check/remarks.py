@@ -40,10 +40,10 @@ def _other_format(site: str, files: Sequence[Seen]) -> list[Note]:
     if not wrong:
         return []
     kinds = sorted({_kind(one) for one in wrong})
+    lossy = ", but JPEG has lost what a PNG would have kept" if "JPEG" in kinds else ""
     text = (
-        f"site {site}: {_named(wrong)} {'are' if len(wrong) > 1 else 'is'} {' or '.join(kinds)} by "
-        "content. They can be read; but a renamed JPEG has lost what a PNG would have kept: rename "
-        "them, or export them again"
+        f"site {site}: by content {_named(wrong)} is {' or '.join(kinds)}. It can be read{lossy}: "
+        "rename it, or export it again"
     )
     return [Note("another format than the name says", text, site)]
 

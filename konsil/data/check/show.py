@@ -11,11 +11,11 @@ from rich.text import Text
 from konsil.data.check import CheckResult, Problem
 from konsil.data.check.facts import SiteFacts, Spacing
 from konsil.data.findings import paragraph
-from konsil.data.notes import Note
 from konsil.data.sources import SPLITS
 
 NOTHING = "–"
 VALUES_SHOWN = 6
+NAME_WIDTH = 24  # columns of a site's name before it is folded
 Cell = Callable[[SiteFacts], str]
 
 
@@ -28,7 +28,8 @@ def print_check(console: Console, result: CheckResult) -> None:
     for problem in result.errors:
         _print_error(console, problem)
     for note in result.warnings:
-        _print_warning(console, note)
+        console.print(_hanging(Text("warning:", "bold yellow"), Text(note.text)))
+    console.print()
     console.print(_closing(result))
 
 
@@ -49,7 +50,8 @@ def _tables(result: CheckResult) -> Iterable[tuple[str, dict[str, Cell]]]:
 
 def _table(columns: Mapping[str, Cell], sites: Mapping[str, SiteFacts]) -> Table:
     table = Table(header_style="dim", box=None, padding=(0, 2, 0, 0))
-    table.add_column("  site", overflow="fold")
+    longest = max(map(len, sites))
+    table.add_column("  site", overflow="fold", min_width=2 + min(longest, NAME_WIDTH))
     for name in columns:
         table.add_column(Text(name), justify="right", overflow="fold")
     for site, own in sites.items():
@@ -64,7 +66,7 @@ def _counts(volumes: bool) -> dict[str, Cell]:
     columns: dict[str, Cell] = {"images": lambda own: str(own.images)}
     if volumes:
         columns["volumes"] = lambda own: str(own.volumes)
-    columns["patients"] = lambda own: str(own.patients) if own.patients_known else "not known"
+    columns["patients"] = lambda own: str(own.patients) if own.patients_known else "not given"
     return columns | {split: _split(split) for split in SPLITS}
 
 
@@ -93,7 +95,7 @@ def _size(own: SiteFacts) -> str:
         return NOTHING
     if own.smallest == own.largest:
         return _by(own.size)
-    return f"{_by(own.smallest)} to {_by(own.largest)}, mostly {_by(own.size)}"
+    return f"{_by(own.smallest)} to {_by(own.largest)}"
 
 
 def _by(numbers: Sequence[float]) -> str:
@@ -158,14 +160,24 @@ def _class(name: str) -> Cell:
 
 
 def _print_error(console: Console, problem: Problem) -> None:
-    text = problem.what
+    """The first places with the cure; a path is never broken, so that it can be copied."""
+    lines = [problem.what]
     if problem.places:
-        text = paragraph(problem.what, problem.cure, problem.places).lstrip()
-    console.print(Text("error: ", "bold red").append(text, "default"), soft_wrap=True)
+        lines = paragraph(problem.what, problem.cure, problem.places).splitlines()
+    console.print(Text("error: ", "bold red").append(lines[0].strip(), "default"), soft_wrap=True)
+    for line in lines[1:-1]:
+        console.print(Text(line), soft_wrap=True)
+    if problem.places:
+        console.print(_hanging(Text("    ->"), Text(lines[-1].strip().removeprefix("-> "))))
 
 
-def _print_warning(console: Console, note: Note) -> None:
-    console.print(Text("warning: ", "bold yellow").append(note.text, "default"))
+def _hanging(begin: Text, text: Text) -> Table:
+    """A word, and beside it a text of several lines."""
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    grid.add_row(begin, text)
+    return grid
 
 
 def _closing(result: CheckResult) -> Text:

@@ -188,7 +188,7 @@ def test_image_that_is_a_jpeg_under_another_name_is_a_warning(pictures):
     assert result.ok
     [note] = [n for n in result.warnings if n.kind == "another format than the name says"]
     assert note.site == "a"
-    assert "a/images/p3.png is JPEG by content" in note.text
+    assert "by content a/images/p3.png is JPEG" in note.text
     assert sum(pictures.open(file=manifest(pictures)).counts["a"].values()) == 8
 
 
