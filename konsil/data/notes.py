@@ -133,8 +133,8 @@ def between_splits(pairs: Sequence[Pair], how: str) -> list[Note]:
     a, b = across[0]
     text = (
         f"{how_many(across)} {how} one in another split, such as {a.name} ({a.split}) and {b.name} "
-        f"({b.split}); the score would measure memory: take the copies away, or give both the "
-        "same patient"
+        f"({b.split}); the score would measure memory: take the copies away or, if they are of one "
+        "patient of a site, say so by the patient"
     )
     return [Note("copies in different splits", text)]
 
