@@ -1,0 +1,333 @@
+"""Power cuts, cut and slow links, full disks: what a deployed run comes to all the same.
+
+What was done to whom and when, and how long it took until the run went on, is written to
+chaos.csv in pytest's folder of this module (`KONSIL_CHAOS` names another file);
+docs/deploy-faults.md has such a table.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+import wards
+from conftest import write_shades
+from wards import Submitted, Ward, wait_for
+
+from konsil.config import Experiment, check_experiment
+from konsil.deploy.deployment import SERVER
+
+pytestmark = pytest.mark.slow
+COUNTS = {"east": 7, "north": 8, "south": 12}
+RUNS = 22  # that are killed into
+DEADLINE = 40.0  # seconds; longer than a site needs to start on a busy machine
+Record = Callable[..., None]
+
+
+@pytest.fixture(scope="module")
+def shades(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("shades")
+    write_shades(folder, COUNTS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory) -> Record:
+    """Appends a line to the table of what happened."""
+    path = Path(os.environ.get("KONSIL_CHAOS") or tmp_path_factory.mktemp("chaos") / "chaos.csv")
+
+    def note(*facts: Any) -> None:
+        with open(path, "a") as file:
+            file.write(",".join(f"{f:.1f}" if isinstance(f, float) else str(f) for f in facts))
+            file.write("\n")
+
+    return note
+
+
+def tiny(folder: Path, sites: list[str], seed: int, rounds: int = 3, **blocks: Any) -> Experiment:
+    raw = {
+        "name": "chaos",
+        "federation": {"folder": str(folder), "image_size": 32, "sites": sites},
+        "task": {"name": "classification"},
+        "network": {"name": "small"},
+        "training": {"batch_size": 3},
+        "methods": ["fedsm"],
+        "rounds": rounds,
+        "seeds": [seed],
+    }
+    return check_experiment(raw | blocks, "test")
+
+
+@pytest.fixture(scope="module")
+def pair(shades, tmp_path_factory) -> Iterator[Ward]:
+    """Two sites; south behind a proxy."""
+    e = tiny(shades, ["north", "south"], 0)
+    with Ward(e, tmp_path_factory.mktemp("pair"), proxied=("south",)) as ward:
+        yield ward
+
+
+def doing(run: Submitted) -> str:
+    """What a run was at, in words."""
+    events = run.events
+    if not events:
+        return "agreeing on the plan" if run.progress else "a session starts"
+    last = events[-1]
+    number = f" {last['round']}" if "round" in last else ""
+    return f"after {last['event']}{number}"
+
+
+def sessions(run: Submitted) -> int:
+    return sum(event["event"] == "run_started" for event in run.events)
+
+
+def over(run: Submitted) -> bool:
+    return run.outcome.state == "finished"
+
+
+# --- kill -9 --------------------------------------------------------------------------------------
+
+
+def victims(chance: random.Random) -> list[str]:
+    """Who is killed in which run: each kind as often as the others, in no order."""
+    kinds = ["site", "server", "both", "process of a site", "process of the server"]
+    chosen = [kinds[number % 3] for number in range(RUNS - 4)] + kinds[3:] * 2
+    chance.shuffle(chosen)
+    return chosen
+
+
+def test_killed_at_random(pair, shades, tmp_path, record):
+    """A site, the server, both, or one process of them; then the same bits as undisturbed."""
+    chance = random.Random(5)
+    sites = pair.sites
+    calm = tiny(shades, sites, 100)
+    begun = time.monotonic()
+    wards.finish(pair.submit(calm, "calm"), pair)
+    span = time.monotonic() - begun
+    record("undisturbed", "", "", 0.0, span, "")
+    different = []
+    for number, kind in enumerate(victims(chance)):
+        e = tiny(shades, sites, number)
+        site, moment, pause = chance.choice(sites), chance.uniform(0, 0.9), chance.uniform(0, 6)
+        run = pair.submit(e, f"killed-{number}")
+        time.sleep(moment * span)
+        at, before = doing(run), sessions(run)
+        _strike(pair, kind, site, pause, chance)
+        waited = wait_for(lambda run=run, n=before: sessions(run) > n or over(run), "going on")
+        wards.finish(run, pair)
+        alone = wards.in_process(e, tmp_path / f"alone-{number}")
+        equal = wards.what_counts(run.folder) == wards.what_counts(alone)
+        record(kind, site if "site" in kind or kind == "both" else "", at, pause, waited, equal)
+        different += [] if equal else [number]
+    assert different == []
+
+
+def _strike(ward: Ward, kind: str, site: str, pause: float, chance: random.Random) -> None:
+    """Kill, wait, start again what does not start by itself."""
+    hit = {"site": [site], "server": [SERVER], "both": [site, SERVER]}.get(kind)
+    if hit is None:
+        hit = [SERVER if kind == "process of the server" else site]
+        ward.kill_one(hit[0], chance)
+        time.sleep(2)  # its parent notices
+        hit = [party for party in hit if ward.children[party].code is not None]
+    else:
+        ward.kill(*hit)
+    time.sleep(pause)
+    chance.shuffle(hit)
+    for party in hit:
+        ward.start(party)
+
+
+# --- a site that stays away -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def trio(shades, tmp_path_factory) -> Iterator[Ward]:
+    e = tiny(shades, sorted(COUNTS), 0)
+    with Ward(e, tmp_path_factory.mktemp("trio")) as ward:
+        yield ward
+
+
+def hangs_at_north(run: Submitted) -> bool:
+    """A round in which south has answered and north, which is frozen, has not."""
+    started = [e["round"] for e in run.events if e["event"] == "round_started"]
+    return (
+        bool(started)
+        and run.has("site_done", round=started[-1], site="south")
+        and not run.has("site_done", round=started[-1], site="north")
+    )
+
+
+def test_a_site_stays_away_past_the_deadline(trio, shades, tmp_path, record):
+    """It is killed between two rounds, misses at least one, and comes back."""
+    server = {"deadline": DEADLINE, "min_sites": 2}
+    e = tiny(shades, trio.sites, 200, rounds=5, server=server)
+    run = trio.submit(e, "away")
+    wait_for(lambda: run.has("round_done", round=1), "round 1")
+    trio.freeze("north")
+    wait_for(lambda: hangs_at_north(run), "a round that waits for north")
+    trio.kill("south")
+    trio.thaw("north")
+    began = time.monotonic()
+    wait_for(lambda: "south" in run.absences(trio.sites), "a round without south")
+    record("site away", "south", doing(run), time.monotonic() - began, 0.0, "")
+    trio.start("south")
+    before = sessions(run)
+    waited = wait_for(lambda: sessions(run) > before or over(run), "south is back")
+    wards.finish(run, trio)
+    absences = run.absences(trio.sites)
+    record("site back", "south", f"missed {absences}", 0.0, waited, "")
+    assert list(absences) == ["south"]
+    assert len(absences["south"]) < 4
+    simulated = tiny(
+        shades, trio.sites, 200, rounds=5, server={"min_sites": 2, "absences": absences}
+    )
+    wards.same_files(run.folder, wards.in_process(simulated, tmp_path / "alone"))
+
+
+def test_a_late_answer_is_dropped_and_logged(trio, shades, tmp_path, record):
+    """South computes for longer than the deadline, and answers when nobody waits."""
+    server = {"deadline": 10.0, "min_sites": 2}
+    e = tiny(shades, trio.sites, 201, rounds=4, server=server, methods=["fedavg"])
+    run = trio.submit(e, "late")
+    wait_for(lambda: run.has("round_started", round=1), "round 1")
+    trio.freeze("south")
+    wait_for(lambda: run.has("site_missing", site="south"), "a round without south")
+    trio.thaw("south")
+    wards.finish(run, trio)
+    dropped = "an answer of south that nobody waits for was dropped"
+    assert dropped in trio.flare_logs(SERVER)
+    absences = run.absences(trio.sites)
+    record("late answer", "south", f"missed {absences}", 0.0, 0.0, "")
+    assert list(absences) == ["south"]
+    simulated = tiny(
+        shades, trio.sites, 201, rounds=4, methods=["fedavg"],
+        server={"min_sites": 2, "absences": absences},
+    )  # fmt: skip
+    wards.same_files(run.folder, wards.in_process(simulated, tmp_path / "alone"))
+
+
+# --- the link -------------------------------------------------------------------------------------
+
+
+def in_round(run: Submitted, number: int) -> None:
+    wait_for(lambda: run.has("round_started", round=number), f"round {number}")
+
+
+def cut_for(ward: Ward, seconds: float) -> None:
+    ward.proxies["south"].cut()
+    time.sleep(seconds)
+    ward.proxies["south"].mend()
+
+
+def south_has(ward: Ward, event: str, number: int) -> bool:
+    trail = wards.read_trail(ward.state("south") / "audit.jsonl")
+    wanted = {"event": event, "round": number, "job": "fedsm/seed300", "kind": "round"}
+    return any(wanted.items() <= line.items() for line in trail)
+
+
+def test_a_cut_and_throttled_link(pair, shades, tmp_path, record):
+    """Cut while the site receives, computes and sends; slow and late throughout."""
+    link = pair.proxies["south"]
+    e = tiny(shades, pair.sites, 300, rounds=4)
+    run = pair.submit(e, "link")
+
+    def cut_when(what: str, number: int, moment: Callable[[], bool], seconds: float) -> None:
+        wait_for(moment, what)
+        cut_for(pair, seconds)
+        waited = wait_for(lambda: run.has("site_done", round=number, site="south"), "south")
+        record("link cut", "south", what, seconds, waited, "")
+
+    in_round(run, 1)
+    link.rate, link.delay = 250_000.0, 0.01
+    in_round(run, 2)
+    passed = link.to_site
+    cut_when("receiving", 2, lambda: link.to_site > passed + 400_000, 5.0)
+    in_round(run, 3)
+    passed = link.to_server
+    cut_when("sending", 3, lambda: link.to_server > passed + 400_000, 5.0)
+    link.rate, link.delay = None, 0.0
+    in_round(run, 4)
+    wait_for(lambda: south_has(pair, "received", 4), "the request of round 4")
+    pair.freeze("south")
+    link.cut()
+    pair.thaw("south")
+    wait_for(lambda: south_has(pair, "sent", 4), "the answer of round 4")
+    link.mend()
+    waited = wait_for(lambda: run.has("site_done", round=4, site="south"), "south")
+    record("link cut", "south", "computing", 0.0, waited, "")
+    wards.finish(run, pair)
+    assert link.cuts >= 3
+    wards.same_files(run.folder, wards.in_process(e, tmp_path / "alone"))
+
+
+def test_a_changed_byte_on_the_wire(pair, shades, tmp_path, record):
+    """TLS notices, the connection is made anew, the message is sent again."""
+    link = pair.proxies["south"]
+    e = tiny(shades, pair.sites, 301)
+    run = pair.submit(e, "spoilt")
+    in_round(run, 2)
+    link.spoil = True
+    begun = time.monotonic()
+    wards.finish(run, pair)
+    assert not link.spoil
+    record("a byte changed", "south", "round 2", 0.0, time.monotonic() - begun, "")
+    wards.same_files(run.folder, wards.in_process(e, tmp_path / "alone"))
+
+
+# --- a full disk ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def small_disk(place: Path, megabytes: int) -> Iterator[Path]:
+    place.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "none", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a small disk needs the right to mount one")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all the room that is left."""
+    ballast = folder / "ballast"
+    with open(ballast, "wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return ballast
+
+
+def test_a_full_disk_at_a_site(shades, tmp_path, record):
+    """Named at both ends, nothing lost, and the run goes on when there is room again."""
+    e = tiny(shades, ["north", "south"], 400)
+    with (
+        small_disk(tmp_path / "ward" / "south" / "state", 40) as disk,
+        Ward(e, tmp_path / "ward") as ward,
+    ):
+        run = ward.submit(e, "full")
+        wait_for(lambda: run.has("round_done", round=1), "round 1")
+        ballast = fill(disk)
+        what = "No space left"
+        wait_for(lambda: any(what in line for line in ward.said), "a word at the site")
+        wait_for(lambda: what in str([x for x in run.trail if x["event"] == "missing"]), "a reason")
+        ballast.unlink()
+        before = sessions(run)
+        waited = wait_for(lambda: sessions(run) > before, "going on")
+        record("disk full", "south", doing(run), 0.0, waited, "")
+        wards.finish(run, ward)
+        wards.same_files(run.folder, wards.in_process(e, tmp_path / "alone"))
