@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import socket
 import ssl
@@ -126,7 +127,7 @@ def knock(kit: Kit, patience: float = PATIENCE) -> str:
     try:
         with (
             socket.create_connection((kit.host, kit.port), patience) as plain,
-            context.wrap_socket(plain, server_hostname=kit.host) as secure,
+            _secured(context, plain, kit.host) as secure,
         ):
             secure.sendall(HELLO)
             if _answer(secure)[3:4] == bytes([SETTINGS]):
@@ -141,6 +142,14 @@ def knock(kit: Kit, patience: float = PATIENCE) -> str:
         raise Refused(_refusal(kit, str(error.reason or error))) from None
     except ConnectionResetError:
         raise Refused(_refusal(kit, "it reset the connection")) from None
+
+
+def _secured(context: ssl.SSLContext, plain: socket.socket, host: str) -> ssl.SSLSocket:
+    """Who hangs up before saying who it is refuses nobody: a proxy does so if its server is away."""
+    try:
+        return context.wrap_socket(plain, server_hostname=host)
+    except (ssl.SSLEOFError, ConnectionResetError):
+        raise ConnectionAbortedError(errno.ECONNABORTED, "it hung up") from None
 
 
 def _answer(connection: ssl.SSLSocket) -> bytes:

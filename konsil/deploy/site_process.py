@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from konsil.deploy.kit import Kit, knock
+from konsil.deploy.kit import Kit, Refused, knock
 from konsil.deploy.processes import (
     SAY,
     Child,
@@ -30,6 +30,7 @@ from konsil.errors import ConfigError, KonsilError, RunError
 
 WAIT = 0.5
 KNOCK_EVERY = 2.0
+REFUSALS = 3  # in a row: a server that is killed at this moment seems to refuse as well
 CALM = 60.0  # a process that has run for this long did not die of its start
 PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # before a process that keeps ending is started again
 
@@ -95,13 +96,18 @@ def _state_folder(settings: Path, kit: Kit) -> Path:
 
 
 def wait_for_server(kit: Kit, stopped: threading.Event, report: Report) -> bool:
-    """Knock until the server answers; a server that refuses this kit is an error at once."""
-    told = False
+    """Knock until the server answers; one that keeps refusing this kit is an error."""
+    told, refusals = False, 0
     while not stopped.is_set():
         try:
             knock(kit)
             return True
+        except Refused:
+            refusals += 1
+            if refusals == REFUSALS:
+                raise
         except OSError as error:
+            refusals = 0
             if not told:
                 report(f"waiting for the server at {kit.address} ({error.strerror or error})")
                 told = True
