@@ -3,12 +3,12 @@
 import base64
 import io
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from konsil.data.check.look import Seen
 from konsil.data.preview import write_preview
 from konsil.data.preview.charts import BINS, box, densities
 from konsil.data.preview.sheets import _outline, choose
@@ -264,15 +264,13 @@ def test_progress(build, page):
 # --- which images -------------------------------------------------------------------------------
 
 
-def seen_of(*items: Item) -> list[Seen]:
-    """What `choose` looks at, and nothing else."""
-    made = []
-    for item in items:
-        one = object.__new__(Seen)
-        object.__setattr__(one, "item", item)
-        object.__setattr__(one, "planes", ())
-        made.append(one)
-    return made
+def seen_of(*items: Item) -> list[SimpleNamespace]:
+    """What is needed of files that were looked at."""
+    statistics, thumbnails = np.zeros((1, 7), np.float32), np.zeros((1, 32, 32), np.uint8)
+    return [
+        SimpleNamespace(item=i, images=[i], statistics=statistics, thumbnails=thumbnails)
+        for i in items
+    ]
 
 
 def test_every_patient_once_before_any_twice():
@@ -373,11 +371,7 @@ def test_the_map_shows_the_widest_directions():
 def test_of_very_many_images_each_site_gives_its_share():
     items = [Item("a", f"{k}.png", "", str(k), "train") for k in range(4000)]
     items += [Item("b", f"{k}.png", "", str(k), "train") for k in range(100)]
-    seen = seen_of(*items)
-    for one in seen:
-        object.__setattr__(one, "statistics", np.zeros((1, 7), np.float32))
-        object.__setattr__(one, "thumbnails", np.zeros((1, 32, 32), np.uint8))
-    data = measured(seen, items, seed=0)
+    data = measured(seen_of(*items), items, seed=0)
     sites = [item.site for item in data.items]
     assert sites.count("a") == MOST_IMAGES // 2
     assert sites.count("b") == 100
