@@ -145,7 +145,7 @@ def knock(kit: Kit, patience: float = PATIENCE) -> str:
 
 
 def _secured(context: ssl.SSLContext, plain: socket.socket, host: str) -> ssl.SSLSocket:
-    """Who hangs up before saying who it is refuses nobody: a proxy does so if its server is away."""
+    """Who hangs up before saying who it is refuses nobody: so does a proxy without its server."""
     try:
         return context.wrap_socket(plain, server_hostname=host)
     except (ssl.SSLEOFError, ConnectionResetError):

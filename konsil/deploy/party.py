@@ -6,9 +6,11 @@ and the server learns only what kind of error it was.
 
 from __future__ import annotations
 
+import errno
 import json
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from konsil.messages import Reply, Request
 from konsil.plan import Plan
 
 ACCEPTED, REFUSED = b"A", b"R"
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DETAILS = "the details are in the site's own log"
 
 
@@ -83,9 +86,20 @@ class SiteParty:
                 raise PolicyRefused(f"topic {topic!r}: unknown to Konsil {__version__}")
             return ACCEPTED + topics[topic](payload)
         except Exception as error:
-            self.audit.note("refused", topic=topic, reason=str(error), trace=_trace(error))
-            self.tell(f"refused ({topic}): {error}")
-            return REFUSED + self._public(error).encode()
+            named = self._named(error)
+            with suppress(OSError):  # the log may be on the very disk that is full
+                self.audit.note("refused", topic=topic, reason=str(named), trace=_trace(named))
+            self.tell(f"refused ({topic}): {named}")
+            return REFUSED + self._public(named).encode()
+
+    def _named(self, error: Exception) -> Exception:
+        """A full disk by its name: it is mended by people, and the run goes on."""
+        if _disk_full(error):
+            return StateError(
+                f"no space left on the site's disk ({self.state}): make room, and the run goes "
+                "on; nothing is lost"
+            )
+        return error
 
     def _public(self, error: Exception) -> str:
         """What may be said outside of this hospital."""
@@ -225,6 +239,12 @@ def _replaced(reply: Reply, facts: dict[str, Any], keep_parts: bool) -> Reply:
 
 def _json(content: Any) -> bytes:
     return json.dumps(content).encode()
+
+
+def _disk_full(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in DISK_FULL
+    return any(f"(os error {number})" in str(error) for number in DISK_FULL)  # safetensors' words
 
 
 def _trace(error: Exception) -> str:

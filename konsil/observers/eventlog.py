@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,4 +33,4 @@ def _drop_cut_line(path: Path) -> None:
     data = path.read_bytes()
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) < len(data):
-        path.write_bytes(whole)
+        os.truncate(path, len(whole))  # not written anew: the disk may be full
