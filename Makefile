@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test lint types unit test-slow bench clean
+.PHONY: help install demo test lint types unit browser test-slow bench clean
 
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -30,6 +30,9 @@ types: install    ## mypy
 
 unit: install     ## the tests that take minutes together
 	$(BIN)/python -m pytest -n 2
+
+browser:         ## Chromium from Debian, for the tests that look at pages (they skip without it)
+	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
 
 test-slow: install ## the tests that take longer
 	$(BIN)/python -m pytest -m slow

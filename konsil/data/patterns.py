@@ -28,14 +28,19 @@ class Pattern:
 
     def find(self, root: Path) -> Iterator[tuple[str, Stars]]:
         """Matching files and folders below the root with their stars, in the order of names."""
-        yield from self._search(root, self._fixed_part())
+        yield from self._search(root, self._fixed_part(), ())
 
     def _fixed_part(self) -> str:
         """The folders before the first star: nothing else needs to be walked."""
         fixed = re.split(r"[*?{]", self.text, maxsplit=1)[0]
         return fixed.rpartition("/")[0]
 
-    def _search(self, root: Path, folder: str) -> Iterator[tuple[str, Stars]]:
+    def _search(
+        self, root: Path, folder: str, above: tuple[str, ...]
+    ) -> Iterator[tuple[str, Stars]]:
+        real = os.path.realpath(root / folder)
+        if real in above:  # a link back to where we come from
+            return
         try:
             entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
         except OSError:
@@ -48,7 +53,7 @@ class Pattern:
             if match is not None:
                 yield path, match.groups()
             elif entry.is_dir():
-                yield from self._search(root, path)
+                yield from self._search(root, path, (*above, real))
 
 
 def _translate(token: str) -> str:

@@ -158,6 +158,13 @@ def test_patterns(tmp_path, pattern, found):
     assert list(Pattern(pattern, "images").find(tmp_path)) == found
 
 
+def test_a_link_in_a_circle_ends(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "x.png").touch()
+    (tmp_path / "a" / "again").symlink_to(tmp_path / "a")
+    assert list(Pattern("**/*.png", "images").find(tmp_path)) == [("a/x.png", ("a/", "x"))]
+
+
 @pytest.mark.parametrize("pattern", ["../x/*.png", "/data/*.png", "a/../../x.png"])
 def test_patterns_stay_inside(pattern):
     with pytest.raises(ConfigError, match="stay in its folder"):
