@@ -170,11 +170,12 @@ class Keeper(FLComponent):
         self, site: str, job: Job, process: Mapping[str, Any], clients: Mapping[str, Client]
     ) -> bool:
         client = clients.get(site)
-        if client is None or time.time() - _SEEN.get(client.token, time.time()) < SETTLED:
-            return False
-        if client.token not in process[RunProcessKey.PARTICIPANTS]:
-            return True
         started = self._running_since.setdefault(job.job_id, time.time())
+        came = time.time() if client is None else _SEEN.get(client.token, time.time())
+        if client is None or time.time() - came < SETTLED:
+            return False
+        if client.token not in process[RunProcessKey.PARTICIPANTS] and came > started:
+            return True  # one that was there at the start could not take part: no haste
         reported = self.engine.server._job_reported_clients.get(job.job_id, set())
         return time.time() - started > STARTED and client.token not in reported
 
