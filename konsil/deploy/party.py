@@ -96,7 +96,7 @@ class SiteParty:
         """A full disk by its name: it is mended by people, and the run goes on."""
         if _disk_full(error):
             return StateError(
-                f"no space left on the site's disk ({self.state}): make room, and the run goes "
+                f"No space left on the site's disk ({self.state}): make room, and the run goes "
                 "on; nothing is lost"
             )
         return error

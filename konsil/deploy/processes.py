@@ -18,6 +18,7 @@ from pathlib import Path
 from konsil.errors import RunError
 
 Report = Callable[[str], None]
+PARENT = "KONSIL_PARENT"  # the environment variable that names the parent's process
 GLANCE = 0.3  # seconds between two looks at the parent
 GRACE = 5.0  # seconds between the request to end and the end
 SAY = "konsil: "  # how a line for people begins, among a process's own noise
@@ -27,9 +28,12 @@ def end_with_parent() -> None:
     """This process ends soon after the one that started it, however that one ended.
 
     By looking, not by a signal of the kernel: that one also comes when only the *thread* that
-    started this process ends.
+    started this process ends. Who the parent is must be told: it may be gone already.
     """
-    parent = os.getppid()
+    parent = int(os.environ.get(PARENT) or os.getppid())
+    if parent == os.getpid():
+        return  # it is being watched already
+    os.environ[PARENT] = str(os.getpid())  # for what this process starts
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -41,7 +45,8 @@ def end_with_parent() -> None:
 
 def say(text: str) -> None:
     """A line for people, from a process that runs under another."""
-    print(SAY + text, flush=True)
+    sys.stdout.write(f"{SAY}{text}\n")  # in one piece: threads say things too
+    sys.stdout.flush()
 
 
 class Child:
@@ -63,7 +68,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})},
+            env={**os.environ, **(environment or {}), PARENT: str(os.getpid())},
             pass_fds=keep_open,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
@@ -74,7 +79,8 @@ class Child:
         assert self.process.stdout is not None
         with open(log, "ab", buffering=0) as file:
             for line in self.process.stdout:
-                file.write(line)
+                with suppress(OSError):  # a full disk: who does not listen on blocks who speaks
+                    file.write(line)
                 hear(line.decode(errors="replace").rstrip())
 
     @property
@@ -110,7 +116,7 @@ def stop_signals() -> Iterator[threading.Event]:
 
 
 @contextmanager
-def alone_in(folder: Path, who: str, patience: float = 10.0) -> Iterator[int]:
+def alone_in(folder: Path, who: str, patience: float = 30.0) -> Iterator[int]:
     """Only one process tree works here; the lock's descriptor, for children that hold it too.
 
     What is left of a tree that was killed needs a moment to notice: hence the patience.

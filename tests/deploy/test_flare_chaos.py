@@ -322,7 +322,7 @@ def test_a_full_disk_at_a_site(shades, tmp_path, record):
         run = ward.submit(e, "full")
         wait_for(lambda: run.has("round_done", round=1), "round 1")
         ballast = fill(disk)
-        what = "no space left on the site's disk"
+        what = "No space left"
         wait_for(lambda: any(what in line for line in ward.said), "a word at the site")
         wait_for(lambda: what in str([x for x in run.trail if x["event"] == "missing"]), "a reason")
         ballast.unlink()
