@@ -3,36 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
+from zipfile import ZipFile
 
-from nvflare.fuel.flare_api.api_spec import (
-    AuthenticationError,
-    InternalError,
-    JobNotDone,
-    NoConnection,
-)
+from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+from nvflare.fuel.hci.client import api
 
 from konsil.deploy.kit import Kit, knock
-from konsil.engines.flare.job import MARK, RunOrder, roster_of, run_of, write_job
+from konsil.engines.flare.job import ARCHIVE, MARK, RUN_NAME, RunOrder, roster_of, run_of, write_job
 from konsil.engines.flare.sessions import ABORTED, OVER, Note
 from konsil.engines.flare.workspace import prepare
 from konsil.errors import RunError
 
+api._print_hci_message = lambda _: None  # FLARE says that it connects; nobody asked
+FLARE_ERRORS = (
+    *(OSError, RuntimeError, api_spec.SessionClosed, api_spec.AuthenticationError),
+    *(api_spec.AuthorizationError, api_spec.InternalError, api_spec.InvalidJobDefinition),
+    *(api_spec.JobNotFound, api_spec.JobNotDone, api_spec.JobNotRunning, api_spec.NoReply),
+)
 LOGIN = 20.0  # seconds to log in at the server
+ANSWER = 30.0  # seconds for the answer to one command
 STOP = 60.0  # seconds for a run to be stopped
 LOOK_EVERY = 1.0
-RESULT = "workspace/run"  # in what FLARE's download brings: see controller.py
 
 
 @dataclass(frozen=True)
@@ -65,9 +67,15 @@ class Admin:
         With the name of a run that stopped or failed, that one goes on.
         """
         run = run or new_run(str(experiment.get("name", "experiment")))
+        if not RUN_NAME.fullmatch(run):
+            raise RunError(
+                f"{run!r}: a run's name is letters, digits, dots, dashes and underscores"
+            )
+        if run in self.runs() and not self.status(run, events=False).over:
+            raise RunError(f"run {run}: is at work already; stop it first, or submit another")
         with tempfile.TemporaryDirectory(prefix="konsil-") as folder:
             write_job(Path(folder) / "job", RunOrder(run, experiment, list(sites)))
-            self._session.submit_job(f"{folder}/job")
+            self._ask(self._session.submit_job, f"{folder}/job")
         return run
 
     def runs(self) -> list[str]:
@@ -97,16 +105,13 @@ class Admin:
         status = self.status(run, events=False)
         if not status.over:
             raise RunError(f"run {run}: {status.state}; it can be fetched when it is over")
-        with tempfile.TemporaryDirectory(prefix="konsil-") as folder:
-            try:
-                place = self._session.download_job_result(self._last(run)["job_id"], folder)
-            except (JobNotDone, InternalError) as error:
-                raise RunError(f"run {run}: cannot be fetched ({error})") from None
-            result = Path(place) / RESULT
-            if not result.is_dir():
-                raise RunError(f"run {run}: the server kept nothing of it ({status.reason})")
-            out.mkdir(parents=True, exist_ok=True)
-            shutil.copytree(result, out, dirs_exist_ok=True)
+        job = self._last(run)["job_id"]
+        place = Path(self._ask(self._session.download_job_components, job))
+        try:
+            with ZipFile(place / "_".join(ARCHIVE)) as archive:
+                archive.extractall(out)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
     def stop(self, run: str) -> None:
         """End a run. Submitted again under its name, it goes on where it was."""
@@ -116,8 +121,8 @@ class Admin:
                 raise RunError(f"run {run}: it could not be stopped; try again")
             meta = self._last(run)
             if meta["status"] != ABORTED:
-                with contextlib.suppress(InternalError):  # it may end at this moment
-                    self._session.abort_job(meta["job_id"])
+                with contextlib.suppress(RunError):  # it may end at this moment
+                    self._ask(self._session.abort_job, meta["job_id"])
             time.sleep(LOOK_EVERY)
 
     def close(self) -> None:
@@ -125,9 +130,19 @@ class Admin:
         with contextlib.suppress(Exception):
             self._session.close()
 
+    def _ask(self, command: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """One of FLARE's commands; what it raises, in words."""
+        try:
+            return command(*arguments, **named)
+        except FLARE_ERRORS as error:
+            name = command.__name__.replace("_", " ")
+            raise RunError(f"the server at {self.kit.address}: {name}: {error}") from None
+
     def _jobs(self, run: str) -> list[dict[str, Any]]:
         """The meta data of all jobs whose names begin so, the newest last."""
-        jobs: list[dict[str, Any]] = self._session.list_jobs(True, name_prefix=MARK + run)
+        jobs: list[dict[str, Any]] = self._ask(
+            self._session.list_jobs, True, name_prefix=MARK + run
+        )
         return jobs
 
     def _sessions(self, run: str) -> list[dict[str, Any]]:
@@ -141,12 +156,12 @@ class Admin:
         return self._sessions(run)[-1]
 
     def _log(self, job: str) -> str:
-        with contextlib.suppress(InternalError):
-            return str(self._session.get_job_logs(job, "server")["logs"].get("server", ""))
-        return ""
+        answer = self._ask(self._session.get_job_logs, job, "server")
+        return str(answer["logs"].get("server", ""))  # none before its first session
 
     def _events(self, job: str) -> list[dict[str, Any]]:
-        lines = (line.partition(EVENT)[2] for line in self._log(job).splitlines())
+        whole, _, _ = self._log(job).rpartition("\n")  # the last line may be being written
+        lines = (line.partition(EVENT)[2] for line in whole.splitlines())
         return [json.loads(line) for line in lines if line]
 
 
@@ -167,11 +182,11 @@ def connect(kit_folder: Path) -> Iterator[Admin]:
         ) from None
     with tempfile.TemporaryDirectory(prefix="konsil-") as folder:
         try:
-            with contextlib.redirect_stderr(io.StringIO()):  # it says that it connects
-                session = new_secure_session(
-                    kit.party, str(prepare(kit, Path(folder))), timeout=LOGIN
-                )
-        except (NoConnection, AuthenticationError) as error:
+            workspace = str(prepare(kit, Path(folder)))
+            session = new_secure_session(
+                kit.party, workspace, timeout=LOGIN, command_timeout=ANSWER
+            )
+        except FLARE_ERRORS as error:
             raise RunError(f"the server at {kit.address} does not let us in ({error})") from None
         admin = Admin(kit, session)
         try:

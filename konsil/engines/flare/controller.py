@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +13,17 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.apis.workspace import Workspace
 
 from konsil.deploy.coordinator import coordinate
 from konsil.deploy.outcome import Outcome
-from konsil.deploy.processes import end_with_parent, say
+from konsil.deploy.processes import end_with_parent
 from konsil.engines.flare.job import RunOrder
 from konsil.engines.flare.link import FlareLink, SessionEnded, log
-from konsil.engines.flare.settings import ENDING, ServerSettings
+from konsil.engines.flare.settings import ServerSettings
 from konsil.errors import KonsilError
 from konsil.files import locked
 
 events = logging.getLogger("konsil.events")
-RESULT = "run"  # in the session's workspace: what FLARE's download brings
 LOOK_EVERY = 0.1  # seconds between two looks at what has arrived
 
 
@@ -54,20 +48,17 @@ class Session(Controller):
         clients: list[Client] = fl_ctx.get_engine().get_clients()
         link = FlareLink(self, fl_ctx, abort_signal, {client.name for client in clients})
         with locked(folder):  # a killed server's session may need a moment to end
+            plugins = [Path(path) for path in settings.plugins]
             try:
-                with _said(folder, order.run):
-                    plugins = [Path(path) for path in settings.plugins]
-                    coordinate(order.experiment, order.roster, link, folder, [log_event], plugins)
-            finally:
-                self._hand_over(folder, fl_ctx)
-
-    def _hand_over(self, folder: Path, fl_ctx: FLContext) -> None:
-        """Leave the run where FLARE's download finds it."""
-        if (folder / ENDING).exists():
-            return
-        workspace: Workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
-        result = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / RESULT
-        shutil.copytree(folder, result, copy_function=os.link, ignore=shutil.ignore_patterns(".*"))
+                coordinate(order.experiment, order.roster, link, folder, [log_event], plugins)
+            except SessionEnded:
+                log.info("this session was asked to end")
+            except KonsilError as error:  # the coordinator has written the outcome
+                log.error("%s", error)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}; see the server's log"
+                Outcome("failed", reason).write(folder)
+                log.exception("the coordinator failed")
 
     def process_result_of_unknown_task(
         self, client: Client, task_name: str, client_task_id: str, result: Shareable, fl_ctx: Any
@@ -79,20 +70,3 @@ class Session(Controller):
 def log_event(event: dict[str, Any]) -> None:
     """Where an admin's `status` and `logs` find it."""
     events.info(json.dumps(event))
-
-
-@contextmanager
-def _said(folder: Path, run: str) -> Iterator[None]:
-    """What ended a session, in words: outcome.json is what the keeper reads."""
-    try:
-        yield
-        say(f"run {run}: finished")
-    except SessionEnded:
-        log.info("this session was asked to end")
-    except KonsilError as error:  # the coordinator has written the outcome
-        say(f"run {run}: {error}")
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}; see the server's log"
-        Outcome("failed", reason).write(folder)
-        say(f"run {run}: {type(error).__name__}: {error}")
-        log.exception("the coordinator failed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ EXECUTOR = "konsil.engines.flare.executor.Relay"
 SERVER_APP, SITE_APP = "app_server", "app_site"
 RUN_FILE = "konsil.json"  # what is to be run, beside the configuration of the server's app
 MARK = "konsil-"  # how the names of our jobs begin
+RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")  # it becomes a folder
+ARCHIVE = ("LOG", "konsil")  # how FLARE calls what a run leaves: a kind of log, of a party
 PAYLOAD, ERROR = "payload", "error"  # the only two things in a message
 FETCH_EVERY = 0.2  # seconds between two questions of a site for work
 
@@ -28,7 +31,10 @@ class RunOrder:
     @classmethod
     def read(cls, app: Path) -> RunOrder:
         """The order in a deployed app."""
-        return cls(**json.loads((app / "config" / RUN_FILE).read_text(encoding="utf-8")))
+        order = cls(**json.loads((app / "config" / RUN_FILE).read_text(encoding="utf-8")))
+        if not RUN_NAME.fullmatch(order.run):
+            raise ValueError(f"{order.run!r}: not the name of a run")
+        return order
 
 
 def write_job(folder: Path, order: RunOrder) -> None:
@@ -72,7 +78,8 @@ def site_app() -> dict[str, str]:
 
 def run_of(name: str) -> str | None:
     """Which run a job's name stands for; None for a job that is not ours."""
-    return name.removeprefix(MARK) if name.startswith(MARK) else None
+    run = name.removeprefix(MARK)
+    return run if name.startswith(MARK) and RUN_NAME.fullmatch(run) else None
 
 
 def roster_of(deploy_map: dict[str, Sequence[str]]) -> list[str]:

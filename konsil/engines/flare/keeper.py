@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
@@ -29,9 +30,9 @@ from nvflare.app_common.job_schedulers.job_scheduler import DefaultJobScheduler
 
 from konsil.deploy.outcome import Outcome
 from konsil.deploy.processes import say
-from konsil.engines.flare.job import roster_of, run_of
+from konsil.engines.flare.job import ARCHIVE, roster_of, run_of
 from konsil.engines.flare.sessions import OVER, Note, after, may_begin
-from konsil.engines.flare.settings import ENDING, ServerSettings
+from konsil.engines.flare.settings import ServerSettings
 
 log = logging.getLogger("konsil.keeper")
 LOOK_EVERY = 1.0
@@ -137,14 +138,26 @@ class Keeper(FLComponent):
         folder = self.settings.run_folder(run)
         next_note = after(status, note, Outcome.read(folder), _size(folder), time.time())
         if next_note.state in OVER:
+            self._archive(folder, job, fl_ctx)
             self._write(job, next_note, fl_ctx)
             say(f"run {run}: {next_note.state} {next_note.reason}".rstrip())
             return
-        (folder / ENDING).unlink(missing_ok=True)
         meta = {key: job.meta[key] for key in KEPT if key in job.meta}
         meta |= {"cloned_from": job.job_id, **next_note.as_meta()}
         self.engine.job_def_manager.clone(job.job_id, meta, fl_ctx)
         say(f"run {run}: session {next_note.session} follows ({next_note.reason or status})")
+
+    def _archive(self, folder: Path, job: Job, fl_ctx: FLContext) -> None:
+        """Leave the run where an admin's `fetch` finds it."""
+        packed = Path(self.settings.folder) / f".{job.job_id}.zip.part"
+        with ZipFile(packed, "w") as archive:
+            for path in sorted(folder.rglob("*")):
+                name = path.relative_to(folder)
+                if path.is_file() and not any(part.startswith(".") for part in name.parts):
+                    archive.write(path, name)
+        kind, party = ARCHIVE
+        manager = self.engine.job_def_manager
+        manager.set_client_data(job.job_id, str(packed), party, kind, fl_ctx)  # moves it
 
     def _check(
         self, run: str, job: Job, note: Note, clients: Mapping[str, Client], fl_ctx: FLContext
@@ -161,8 +174,6 @@ class Keeper(FLComponent):
         if back:
             reason = f"{', '.join(back)} is back"
             say(f"run {run}: {reason}")
-            self.settings.run_folder(run).mkdir(parents=True, exist_ok=True)
-            (self.settings.run_folder(run) / ENDING).touch()
             self._write(job, replace(note, ended=reason), fl_ctx)
             self.engine.job_runner.stop_run(job.job_id, fl_ctx)
 

@@ -11,7 +11,6 @@ from konsil.files import write_text
 
 SETTINGS_FILE = "KONSIL_SERVER"  # the environment variable that names the settings' file
 PARTY_SOCKET = "KONSIL_PARTY"  # ... and, at a site, the party's socket
-ENDING = ".another-session"  # the keeper's mark: nobody waits for what a session leaves
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,12 @@ ENVIRONMENT = {
     "NVFLARE_SUBMIT_TASK_RESULT_TIMEOUT": str(RETRY_AFTER),
     "MALLOC_ARENA_MAX": "2",  # one a thread keeps gigabytes that nobody uses
 }
-SERVER_RIGHTS = ("submit_job", "manage_job", "download_job", "view", "get_job_log")
+TALKATIVE = (  # who came, who went, who was let in
+    "nvflare.fuel.f3.sfm.conn_manager",
+    "nvflare.private.fed.server.client_manager",
+    "nvflare.private.fed.server.job_runner",
+)
+SERVER_RIGHTS = ("submit_job", "manage_job", "view", "get_job_log", "download_job_components")
 SITE_RIGHTS = ("submit_job", "manage_job")
 
 
@@ -76,6 +81,7 @@ def _server(folder: Path) -> dict[str, Any]:
                 "admin_storage": "transfer",
                 "max_num_clients": 1000,
                 "heart_beat_timeout": DEAD_AFTER,
+                "check_engine_frequency": 0.5,  # how soon a session notices that it is over
                 "admin_timeout": 10.0,
             }
         ],
@@ -173,5 +179,9 @@ def _logging() -> dict[str, Any]:
         "disable_existing_loggers": False,
         "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
         "handlers": {"file": handler},
-        "loggers": {"root": {"level": "INFO", "handlers": ["file"]}},
+        "loggers": {
+            "root": {"level": "INFO", "handlers": ["file"]},
+            "nvflare": {"level": "WARNING"},  # otherwise ten lines a message
+            **{name: {"level": "INFO"} for name in TALKATIVE},
+        },
     }

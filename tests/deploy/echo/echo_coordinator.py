@@ -1,0 +1,50 @@
+"""A coordinator that sends what the experiment says, and writes down what comes back."""
+
+import hashlib
+import json
+import os
+import time
+
+from konsil.deploy.outcome import Outcome, forget
+from konsil.errors import KonsilError
+from konsil.messages import Failure
+
+
+def content(site: str, number: int, size: int) -> bytes:
+    """Bytes that nobody else gets."""
+    seed = hashlib.sha256(f"{site} {number}".encode()).digest()
+    return (seed * (size // len(seed) + 1))[:size]
+
+
+def resident() -> int:
+    """Megabytes that this process holds."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 10**6
+
+
+def coordinate(experiment, roster, link, folder, observers=(), plugins=()):
+    folder.mkdir(parents=True, exist_ok=True)
+    forget(folder)
+    for number, step in enumerate(experiment["steps"]):
+        if step.get("once") and (folder / f"{number}.json").exists():
+            continue
+        if "fail" in step:
+            Outcome("failed", step["fail"]).write(folder)
+            raise KonsilError(step["fail"])
+        sizes = step.get("sizes", {site: 100 for site in roster})
+        messages = {s: content(s, number, size) for s, size in sizes.items()}
+        sums = {s: hashlib.sha256(m).hexdigest() for s, m in messages.items()}
+        begun, answers = time.monotonic(), []
+        for site, answer in link.send(step["topic"], messages, step.get("deadline")):
+            said = answer.reason if isinstance(answer, Failure) else hashlib.sha256(answer).hexdigest()
+            answers.append([site, said, len(answer) if isinstance(answer, bytes) else 0])
+        facts = {
+            "answers": answers,
+            "expected": sums,
+            "seconds": time.monotonic() - begun,
+            "resident": resident(),
+        }
+        (folder / f"{number}.json").write_text(json.dumps(facts))
+        for observer in observers:
+            observer({"event": "step", "number": number})
+    Outcome("finished").write(folder)
