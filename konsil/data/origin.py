@@ -23,6 +23,9 @@ from konsil.data.tables import list_csv
 from konsil.errors import DataError
 
 
+BYTES_AN_IMAGE = 2**19  # of a synthetic federation, with its mask: at most
+
+
 class Source(ABC):
     """Lists a federation's images and says how they are read."""
 
@@ -234,5 +237,6 @@ def _written(config: FederationConfig) -> Path:
         synthetic.write_federation(name, building, images=counts)
         return {}
 
-    folder_once(folder, generate)
+    size = sum(counts.values()) * BYTES_AN_IMAGE
+    folder_once(folder, generate, size=size, limit=config.cache_limit_bytes)
     return folder
