@@ -84,7 +84,8 @@ def coordinate(
         run.prepare(resume=True, write_splits=None)
         run.go(lambda: RemoteEngine(link, audit))
         draw_figures(folder, plan)
-        _everyone(link, "done", {site: _json({"plan": plan.hash}) for site in roster}, audit)
+        over = _json({"plan": plan.hash, "run": folder.name})
+        _everyone(link, "done", dict.fromkeys(roster, over), audit)
         Outcome("finished").write(folder)
     except RoundFailed as error:  # sites are missing: another session may find them
         Outcome("waiting", str(error)).write(folder)
@@ -112,7 +113,7 @@ def _plan(
         plan = _new_plan(experiment, roster, link, audit)
     shared = plan.to_json()
     shared["experiment"]["plugins"] = []  # where they lie here is nobody's business
-    payload = _json(shared)
+    payload = _json({**shared, "run": folder.name})  # two runs may be of one plan
     answers = _everyone(link, "agree", dict.fromkeys(roster, payload), audit)
     refused = {s: a.reason for s, a in answers.items() if isinstance(a, Failure)}
     if len(refused) == len(roster) or not (folder / "plan.yaml").exists():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,11 +29,12 @@ from konsil.deploy.audit import Audit
 from konsil.deploy.policy import Policy, PolicyRefused, read_policy
 from konsil.errors import ConfigError, DataError, KonsilError, StateError
 from konsil.files import write_text
-from konsil.host import SiteHost, site_folder
+from konsil.host import SiteHost
 from konsil.messages import Reply, Request
 from konsil.plan import Plan
 
 ACCEPTED, REFUSED = b"A", b"R"
+RUN_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"  # it becomes a folder
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DETAILS = "the details are in the site's own log"
 
@@ -139,10 +141,11 @@ class SiteParty:
         check_plan_is_ours(plan, shared, self.site, answer)
         self.policy.check_plan(plan, self.site)
         write_text(self._agreed(plan.hash), json.dumps(shared, indent=1), durable=True)
-        self._hosts = {plan.hash: SiteHost(plan, self._runs(plan.hash), self.device)}
+        self._hosts = {plan.hash: self._new_host(plan, shared)}
         self.audit.note(
             "agreed",
             plan=plan.hash,
+            run=shared["run"],
             version=plan.version,
             sites=list(plan.sites),
             experiment=plan.resolved() | {"plugins": [], "federation": {}},
@@ -186,8 +189,11 @@ class SiteParty:
             mine, answer = self._made_own(shared)
             check_plan_is_ours(mine, shared, self.site, answer)
             self.policy.check_plan(mine, self.site)
-            self._hosts = {plan: SiteHost(mine, self._runs(plan), self.device)}
+            self._hosts = {plan: self._new_host(mine, shared)}
         return self._hosts[plan]
+
+    def _new_host(self, plan: Plan, shared: dict[str, Any]) -> SiteHost:
+        return SiteHost(plan, self._runs(plan.hash, shared["run"]), self.device)
 
     def _within_policy(self, reply: Reply, plan: Plan, request: Request) -> Reply:
         """What the policy lets out of a reply."""
@@ -204,16 +210,17 @@ class SiteParty:
 
     def _done(self, payload: bytes) -> bytes:
         """A run is over: what only further rounds would have needed goes."""
-        plan = str(json.loads(payload)["plan"])
-        host = self._hosts.get(plan)
-        for job in host.plan.jobs if host is not None else ():
-            folder = site_folder(self._runs(plan) / job.name, self.site)
-            (folder / "state.knsl").unlink(missing_ok=True)
-        self.audit.note("done", plan=plan)
+        over = json.loads(payload)
+        for state in self._runs(over["plan"], over["run"]).rglob("state.knsl"):
+            state.unlink()
+        self.audit.note("done", plan=over["plan"], run=over["run"])
         return b""
 
-    def _runs(self, plan: str) -> Path:
-        return self.state / "runs" / plan
+    def _runs(self, plan: str, run: str) -> Path:
+        """Where a run's state is. A stopped run and a new one may be of the same plan."""
+        if not re.fullmatch(RUN_NAME, run):
+            raise PolicyRefused("a run's name is letters, digits, dots, dashes and underscores")
+        return self.state / "runs" / self._agreed(plan).stem / run
 
     def _agreed(self, plan: str) -> Path:
         if not plan.isalnum():  # it becomes a file's name

@@ -82,6 +82,26 @@ def test_a_run_goes_on_after_everybody_was_stopped(experiment, tmp_path):
     assert models(tmp_path / "run") == models(alone)
 
 
+def test_a_new_run_of_a_stopped_runs_plan(experiment, tmp_path):
+    """The same experiment under another name begins anew; the stopped one goes on as it was."""
+    e = experiment(methods=["fedsm"], rounds=3)
+    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    send = link.send
+
+    def cut(topic, messages, deadline=None):
+        if sum(topic == "request" for topic, *_ in link.passed) >= 8:
+            link.gone = {"south"}
+        yield from send(topic, messages, deadline)
+
+    link.send = cut
+    with pytest.raises(RoundFailed, match="south: not connected"):
+        coordinate(without_places(e), SITES, link, tmp_path / "run")
+    again = direct.DirectLink(link.parties)
+    coordinate(without_places(e), SITES, again, tmp_path / "another")
+    coordinate(without_places(e), SITES, again, tmp_path / "run")
+    assert models(tmp_path / "another") == models(tmp_path / "run")
+
+
 TEXTS = (".jsonl", ".json", ".yaml", ".csv", ".log")
 
 

@@ -119,7 +119,8 @@ def test_killed_at_random(pair, shades, tmp_path, record):
         e = tiny(shades, sites, number)
         site, moment, pause = chance.choice(sites), chance.uniform(0, 0.9), chance.uniform(0, 6)
         run = pair.submit(e, f"killed-{number}")
-        time.sleep(moment * span)
+        end = time.monotonic() + moment * span
+        wait_for(lambda run=run, end=end: time.monotonic() > end or run.has("job_done"), "its time")
         at, before = doing(run), sessions(run)
         _strike(pair, kind, site, pause, chance)
         waited = wait_for(lambda run=run, n=before: sessions(run) > n or over(run), "going on")
