@@ -13,6 +13,8 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,9 @@ from konsil.deploy.deployment import SERVER
 
 pytestmark = pytest.mark.slow
 COUNTS = {"east": 7, "north": 8, "south": 12}
-RUNS = 22  # that are killed into
+STRIKES = 22  # in all
+MOST = 4  # in one run
+KINDS = (*("site", "server", "both") * 2, "one process of a site", "one process of the server")
 DEADLINE = 40.0  # seconds; longer than a site needs to start on a busy machine
 Record = Callable[..., None]
 
@@ -97,49 +101,67 @@ def over(run: Submitted) -> bool:
 # --- kill -9 --------------------------------------------------------------------------------------
 
 
-def victims(chance: random.Random) -> list[str]:
-    """Who is killed in which run: each kind as often as the others, in no order."""
-    kinds = ["site", "server", "both", "process of a site", "process of the server"]
-    chosen = [kinds[number % 3] for number in range(RUNS - 4)] + kinds[3:] * 2
-    chance.shuffle(chosen)
-    return chosen
+@dataclass
+class Strike:
+    """Who was killed, at what, and when all were there again."""
+
+    kind: str
+    site: str
+    at: str
+    pause: float
+    back: datetime
+
+    def went_on(self, run: Submitted) -> float:
+        """Seconds until a new session was at work, or the run was over."""
+        signs = ("run_started", "run_done")
+        times = [datetime.fromisoformat(e["time"]) for e in run.events if e["event"] in signs]
+        return min((t - self.back).total_seconds() for t in times if t > self.back)
 
 
 def test_killed_at_random(pair, shades, tmp_path, record):
     """A site, the server, both, or one process of them; then the same bits as undisturbed."""
     chance = random.Random(5)
-    sites = pair.sites
-    calm = tiny(shades, sites, 100)
     begun = time.monotonic()
-    wards.finish(pair.submit(calm, "calm"), pair)
+    wards.finish(pair.submit(tiny(shades, pair.sites, 100), "calm"), pair)
     span = time.monotonic() - begun
     record("undisturbed", "", "", 0.0, span, "")
-    different = []
-    for number, kind in enumerate(victims(chance)):
-        e = tiny(shades, sites, number)
-        site, moment, pause = chance.choice(sites), chance.uniform(0, 0.9), chance.uniform(0, 6)
-        run = pair.submit(e, f"killed-{number}")
-        end = time.monotonic() + moment * span
-        wait_for(lambda run=run, end=end: time.monotonic() > end or run.has("job_done"), "its time")
-        at, before = doing(run), sessions(run)
-        _strike(pair, kind, site, pause, chance)
-        waited = wait_for(lambda run=run, n=before: sessions(run) > n or over(run), "going on")
+    strikes, different = 0, []
+    while strikes < STRIKES:
+        e = tiny(shades, pair.sites, strikes)
+        run = pair.submit(e, f"killed-{strikes}")
+        struck = list(_struck(pair, run, span, chance))
         wards.finish(run, pair)
-        alone = wards.in_process(e, tmp_path / f"alone-{number}")
+        alone = wards.in_process(e, tmp_path / f"alone-{strikes}")
         equal = wards.what_counts(run.folder) == wards.what_counts(alone)
-        record(kind, site if "site" in kind or kind == "both" else "", at, pause, waited, equal)
-        different += [] if equal else [number]
+        for strike in struck:
+            waited = strike.went_on(run)
+            record(strike.kind, strike.site, strike.at, strike.pause, waited, equal)
+        different += [] if equal else [run.folder.name]
+        strikes += len(struck)
     assert different == []
+
+
+def _struck(ward: Ward, run: Submitted, span: float, chance: random.Random) -> Iterator[Strike]:
+    """Strike a run at random moments, until it is done or has had enough."""
+    for _ in range(MOST):
+        end = time.monotonic() + chance.uniform(0, span)
+        wait_for(lambda end=end: time.monotonic() > end or run.has("job_done"), "its time")
+        if run.has("job_done"):
+            return
+        kind, site = chance.choice(KINDS), chance.choice(ward.sites)
+        pause, at = chance.uniform(0, 6), doing(run)
+        _strike(ward, kind, site, pause, chance)
+        yield Strike(kind, "" if "server" in kind else site, at, pause, datetime.now(UTC))
 
 
 def _strike(ward: Ward, kind: str, site: str, pause: float, chance: random.Random) -> None:
     """Kill, wait, start again what does not start by itself."""
     hit = {"site": [site], "server": [SERVER], "both": [site, SERVER]}.get(kind)
     if hit is None:
-        hit = [SERVER if kind == "process of the server" else site]
-        ward.kill_one(hit[0], chance)
+        party = SERVER if "server" in kind else site
+        ward.kill_one(party, chance)
         time.sleep(2)  # its parent notices
-        hit = [party for party in hit if ward.children[party].code is not None]
+        hit = [party] if ward.children[party].code is not None else []
     else:
         ward.kill(*hit)
     time.sleep(pause)

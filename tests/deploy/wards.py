@@ -30,7 +30,7 @@ from konsil.plan import Plan
 from konsil.report.audit import read_trail
 from konsil.runner import Run
 
-PATIENCE = 400.0  # seconds; only a hung run needs them
+PATIENCE = 900.0  # seconds; only a hung run needs them
 GLANCE = 0.02
 PARTY = "konsil.deploy.party_process"
 

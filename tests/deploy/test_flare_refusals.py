@@ -1,0 +1,68 @@
+"""What a site's policy refuses, over the real engine: readable at the site and for the admin."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("nvflare")
+
+import wards
+from conftest import write_shades
+from wards import Ward, wait_for
+
+from konsil.config import check_experiment
+from konsil.deploy.admin import connect
+from konsil.deploy.deployment import ADMIN
+
+pytestmark = pytest.mark.slow
+SITES = ["north", "south"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shades")
+    write_shades(folder, {"north": 8, "south": 12})
+
+    def of(method: str):
+        raw = {
+            "federation": {"folder": str(folder), "image_size": 32},
+            "task": {"name": "classification"},
+            "network": {"name": "small"},
+            "methods": [method],
+            "rounds": 2,
+        }
+        return check_experiment(raw, "test")
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def ward(tiny, tmp_path_factory):
+    """South lets no method in but FedAvg, and no message above 20 KB."""
+    policy = tmp_path_factory.mktemp("policy") / "policy.yaml"
+    policy.write_text("methods: [fedavg]\nmax_payload: 20 KB\n")
+    with Ward(tiny("fedavg"), tmp_path_factory.mktemp("ward"), policies={"south": policy}) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("method", "topic", "why"),
+    [
+        ("fedsm", "greet", "method fedsm: this site's policy allows fedavg"),
+        ("fedavg", "request", "bytes: max_payload of this site's policy is 20 KB"),
+    ],
+)
+def test_refused_in_words_on_both_sides(ward: Ward, tiny, method, topic, why):
+    run = ward.submit(tiny(method), f"refused-{method}")
+    wait_for(lambda: run.outcome.state == "waiting" or why in str(ward.said), "a refusal")
+    wait_for(lambda: run.outcome.state == "waiting", "the end of the session")
+    assert why in run.outcome.reason
+    assert "south: refused: " in run.outcome.reason
+    assert "north: " not in run.outcome.reason
+    assert [s for s in ward.said if s.startswith(f"south: refused ({topic})") and why in s]
+    trail = wards.read_trail(ward.state("south") / "audit.jsonl")
+    assert [e for e in trail if e["event"] == "refused" and why in e["reason"]]
+    with connect(ward.kits[ADMIN]) as admin:
+        wait_for(lambda: why in admin.status(run.folder.name, events=False).reason, "the reason")
+        admin.stop(run.folder.name)
+        assert admin.status(run.folder.name, events=False).state == "stopped"
