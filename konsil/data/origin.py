@@ -22,7 +22,6 @@ from konsil.data.splits import Fractions
 from konsil.data.tables import list_csv
 from konsil.errors import DataError
 
-
 BYTES_AN_IMAGE = 2**19  # of a synthetic federation, with its mask: at most
 
 

@@ -26,6 +26,7 @@ FUNDUS_HEAD = {
     "channels": 3,
 }
 FAST = 1  # zlib level: masks hardly grow, and writing takes a third of the time
+PALETTE = (0, 0, 0, 0, 158, 115, 240, 228, 66)  # what a viewer shows: black, green disc, yellow cup
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
@@ -66,6 +67,7 @@ class FundusCase(Case):
             cut = read_picture(data).crop(box)
             cut.save(folder / image, compress_level=FAST)
         inside = Image.fromarray(mask[box[1] : box[3], box[0] : box[2]])
+        inside.putpalette(PALETTE)  # with one, no filters are tried: three times as fast
         inside.save(folder / label, compress_level=FAST)
         return Written(image, label, {"images": 1}, note)
 
