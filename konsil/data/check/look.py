@@ -9,8 +9,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from konsil.data.check.crew import by_processes, by_threads
 from konsil.data.findings import BadFile, Findings
 from konsil.data.listing import Listing
 from konsil.data.manifest import Slices
 from konsil.data.origin import FileSource
 from konsil.data.planes import chosen_planes
-from konsil.data.recipe import THREADS, Reading
+from konsil.data.recipe import Reading
 from konsil.data.sources import Item
-from konsil.data.studies import Mask, Study, open_study
+from konsil.data.studies import Mask, Study, is_picture, open_study
 
 Report = Callable[[str, int, int], None]  # site, files done, files of the site
 
@@ -97,8 +98,8 @@ def look_at(
     progress = _Progress(listing.items, report)
     seen: list[Seen] = []
     found = Findings()
-    with ThreadPool(THREADS) as pool:
-        results = pool.imap(looker, listing.items, chunksize=4)
+    pictures = all(is_picture(item.image) for item in listing.items)
+    with closing((by_processes if pictures else by_threads)(looker, listing.items)) as results:
         for item, result in zip(listing.items, results, strict=True):
             if isinstance(result, BadFile):
                 found.add_file(result.name, result)
