@@ -84,7 +84,7 @@ def doing(run: Submitted) -> str:
     """What a run was at, in words."""
     events = run.events
     if not events:
-        return "agreeing on the plan" if run.progress else "a session starts"
+        return "agreeing on the plan" if run.trail else "a session starts"
     last = events[-1]
     number = f" {last['round']}" if "round" in last else ""
     return f"after {last['event']}{number}"
@@ -122,14 +122,14 @@ def test_killed_at_random(pair, shades, tmp_path, record):
     """A site, the server, both, or one process of them; then the same bits as undisturbed."""
     chance = random.Random(5)
     begun = time.monotonic()
-    wards.finish(pair.submit(tiny(shades, pair.sites, 100), "calm"), pair)
-    span = time.monotonic() - begun
-    record("undisturbed", "", "", 0.0, span, "")
+    calm = pair.submit(tiny(shades, pair.sites, 100), "calm")
+    wards.finish(calm, pair)
+    record("undisturbed", "", "", 0.0, time.monotonic() - begun, "")
     strikes, different = 0, []
     while strikes < STRIKES:
         e = tiny(shades, pair.sites, strikes)
         run = pair.submit(e, f"killed-{strikes}")
-        struck = list(_struck(pair, run, span, chance))
+        struck = list(_struck(pair, run, len(calm.trail), chance))
         wards.finish(run, pair)
         alone = wards.in_process(e, tmp_path / f"alone-{strikes}")
         equal = wards.what_counts(run.folder) == wards.what_counts(alone)
@@ -141,11 +141,15 @@ def test_killed_at_random(pair, shades, tmp_path, record):
     assert different == []
 
 
-def _struck(ward: Ward, run: Submitted, span: float, chance: random.Random) -> Iterator[Strike]:
-    """Strike a run at random moments, until it is done or has had enough."""
+def _struck(ward: Ward, run: Submitted, length: int, chance: random.Random) -> Iterator[Strike]:
+    """Strike a run at random moments, until it is done or has had enough.
+
+    A moment is a number of messages and some seconds, so that it is one of a busy machine too.
+    """
     for _ in range(MOST):
-        end = time.monotonic() + chance.uniform(0, span)
-        wait_for(lambda end=end: time.monotonic() > end or run.has("job_done"), "its time")
+        enough = len(run.trail) + chance.randrange(length // 2)
+        wait_for(lambda n=enough: len(run.trail) >= n or run.has("job_done"), "its moment")
+        time.sleep(chance.uniform(0, 2))
         if run.has("job_done"):
             return
         kind, site = chance.choice(KINDS), chance.choice(ward.sites)

@@ -31,7 +31,7 @@ from konsil.report.audit import read_trail
 from konsil.runner import Run
 
 PATIENCE = 900.0  # seconds; only a hung run needs them
-GLANCE = 0.02
+GLANCE = 0.05
 PARTY = "konsil.deploy.party_process"
 
 
@@ -85,17 +85,12 @@ class Submitted:
 
     @property
     def trail(self) -> list[dict[str, Any]]:
-        return list(read_trail(self.folder / "audit.jsonl"))
+        trail = self.folder / "audit.jsonl"
+        return list(read_trail(trail)) if trail.exists() else []
 
     @property
     def outcome(self) -> Outcome:
         return Outcome.read(self.folder)
-
-    @property
-    def progress(self) -> int:
-        """Grows with everything that happens."""
-        trail = self.folder / "audit.jsonl"
-        return trail.stat().st_size if trail.exists() else 0
 
     def has(self, event: str, **facts: Any) -> bool:
         """Whether such an event was logged."""
