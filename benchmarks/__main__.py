@@ -13,6 +13,7 @@ from rich.console import Console
 
 from benchmarks import report
 from benchmarks.batches import batches_vs_monai
+from benchmarks.deployed import deployed_memory, deployed_rounds, deployed_traffic
 from benchmarks.first_look import import_and_check
 from benchmarks.ground import FULL, QUICK, Ground
 from benchmarks.measure import Outcome
@@ -33,6 +34,9 @@ BENCHMARKS: dict[str, Callable[[Ground], Outcome]] = {
     "overheads": overheads,
     "batches-vs-monai": batches_vs_monai,
     "import-and-check": import_and_check,
+    "deployed-rounds": deployed_rounds,
+    "deployed-traffic": deployed_traffic,
+    "deployed-memory": deployed_memory,
 }
 console = Console()
 

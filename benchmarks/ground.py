@@ -33,6 +33,9 @@ class Scale:
     memory_repeats: int  # bytes are not disturbed by neighbours as seconds are
     look_images: int  # of a data set that is imported and checked
     look_size: int
+    far_networks: tuple[dict[str, Any], ...]  # of deployed rounds; the first for memory, too
+    far_rounds: int  # a run; the first one does not count
+    far_sites: tuple[int, ...]  # the first is what the others' memory is compared with
 
 
 FULL = Scale(
@@ -50,6 +53,9 @@ FULL = Scale(
     memory_repeats=3,
     look_images=1000,
     look_size=512,
+    far_networks=({"name": "unet"}, {"name": "unet_classic"}),
+    far_rounds=5,
+    far_sites=(3, 6, 12),
 )
 QUICK = Scale(
     repeats=1,
@@ -66,6 +72,9 @@ QUICK = Scale(
     memory_repeats=1,
     look_images=12,
     look_size=64,
+    far_networks=({"name": "unet", "width": 2},),
+    far_rounds=2,
+    far_sites=(2, 3),
 )
 
 
