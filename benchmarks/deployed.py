@@ -101,7 +101,7 @@ def _against_bare(
             IN_PROCESS: alone,
         }
         warm_up(sides, ground.progress)
-        times = interleave(sides, ground.scale.repeats, ground.progress)
+        times = interleave(sides, ground.scale.far_repeats, ground.progress)
     what = f"{down / 1e6:.2g} M parameters"
     seconds = ", ".join(f"{side} {median(values):.2f} s" for side, values in times.items())
     notes.append(f"{what}, medians of a round: {seconds}")
@@ -134,7 +134,7 @@ def _traffic(ground: Ground) -> Outcome:
         expected = FLOAT32 * (down + up) * sites * (rounds - 1)
         with _far(ground, wanted, counted=True) as far:
             passed = []
-            for turn in range(ground.scale.memory_repeats):
+            for turn in range(ground.scale.far_repeats):
                 ground.progress(f"{network['name']}, run {turn + 1}")
                 window = far.run(wanted).window()
                 passed.append(sum(wire.between(*window) for wire in far.wires.values()))
@@ -152,7 +152,7 @@ def _memory(ground: Ground) -> Outcome:
     for sites in ground.scale.far_sites:
         wanted = experiment(ground, sites, network, rounds)
         with _far(ground, wanted) as far:
-            for turn in range(ground.scale.memory_repeats):
+            for turn in range(ground.scale.far_repeats):
                 ground.progress(f"{sites} sites, run {turn + 1}")
                 peaks.setdefault(sites, []).append(far.run(wanted).peak)
     few, *more = ground.scale.far_sites

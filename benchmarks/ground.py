@@ -35,6 +35,7 @@ class Scale:
     look_size: int
     far_networks: tuple[dict[str, Any], ...]  # of deployed rounds; the first for memory, too
     far_rounds: int  # a run; the first one does not count
+    far_repeats: int  # runs, which have several rounds each
     far_sites: tuple[int, ...]  # the first is what the others' memory is compared with
 
 
@@ -55,6 +56,7 @@ FULL = Scale(
     look_size=512,
     far_networks=({"name": "unet"}, {"name": "unet_classic"}),
     far_rounds=5,
+    far_repeats=3,
     far_sites=(3, 6, 12),
 )
 QUICK = Scale(
@@ -74,6 +76,7 @@ QUICK = Scale(
     look_size=64,
     far_networks=({"name": "unet", "width": 2},),
     far_rounds=2,
+    far_repeats=1,
     far_sites=(2, 3),
 )
 
