@@ -12,10 +12,16 @@ from konsil.data.check.likeness import links
 from konsil.data.check.look import _thumbnail
 
 
-def texture(seed: int, size: int = 128) -> Image.Image:
-    """Smooth noise, as different patients' tissue."""
-    noise = gaussian_filter(np.random.default_rng(seed).standard_normal((size, size)), 4)
-    return Image.fromarray((120 + 45 * noise / noise.std()).clip(0, 255).astype(np.uint8))
+def smooth(seed: int, width: float) -> np.ndarray:
+    noise = gaussian_filter(np.random.default_rng(seed).standard_normal((128, 128)), width)
+    return noise / noise.std()
+
+
+def texture(seed: int) -> Image.Image:
+    """An anatomy that everybody shares, a patient's own fine structure, and a camera's noise."""
+    noise = np.random.default_rng([seed, 1]).standard_normal((128, 128))
+    pixels = 120 + 30 * smooth(10_000, 8) + 5 * smooth(seed, 3) + 4 * noise
+    return Image.fromarray(pixels.clip(0, 255).astype(np.uint8))
 
 
 def as_jpeg(image: Image.Image) -> Image.Image:
