@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from benchmarks.batches import batches_vs_monai, check_same_images
 from benchmarks.first_look import import_and_check
 from benchmarks.ground import QUICK, Ground
 from benchmarks.measure import Defined, Figure, Ratio
+from benchmarks.wire import Wire
 from konsil.data import Images
 from konsil.method import all_methods
 
@@ -100,9 +104,54 @@ def test_import_and_check_are_held_against_a_bare_loop(tmp_path: Path) -> None:
     assert [str(figure.goal) for figure in outcome.figures] == ["at most 1.5", "None", "None"]
 
 
+def test_the_wire_counts_both_ways_and_only_in_its_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        wire = Wire(server.getsockname()[1])
+        with socket.create_connection(("127.0.0.1", wire.port)) as site:
+            far_end, _ = server.accept()
+            with far_end:
+                began = time.time()
+                site.sendall(b"x" * 300)
+                received(far_end, 300)
+                far_end.sendall(b"y" * 70_000)
+                received(site, 70_000)
+        wait_until(lambda: wire.between(began, time.time()) == 70_300)
+        assert wire.between(0, began - 1) == 0
+        wire.close()
+
+
+def received(end: socket.socket, size: int) -> None:
+    while size:
+        size -= len(end.recv(size))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """A proxy counts a moment after it has passed something on."""
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_the_first_deployed_round_does_not_count() -> None:
+    pytest.importorskip("nvflare")
+    from benchmarks.far import FarRun
+
+    spans = [(0, 30), (31, 33), (34, 38)]
+    events = [
+        {"event": kind, "time": f"2026-01-01T00:00:{second:02d}.000+00:00"}
+        for span in spans
+        for kind, second in zip(("round_started", "round_done"), span, strict=True)
+    ]
+    run = FarRun([{"event": "run_started", "time": events[0]["time"]}, *events], peak=0)
+    assert run.seconds() == 3  # of 2 and 4
+    start, end = run.window()
+    assert end - start == 8
+
+
 @pytest.mark.slow
 def test_every_benchmark_runs(tmp_path: Path) -> None:
     outcomes = measure(tmp_path)
-    assert len(outcomes) == 9
+    assert len(outcomes) == 12
     measured = {figure["what"].split(":")[0] for figure in outcomes["methods"]["figures"]}
     assert measured == set(all_methods())
