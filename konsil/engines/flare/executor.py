@@ -17,10 +17,13 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from konsil.deploy.processes import end_with_parent
-from konsil.engines.flare.job import ERROR, PAYLOAD
+from konsil.engines.flare.job import ASK_TURN, ERROR, GOT_IT, GRANTED, LARGE, PAYLOAD
 from konsil.engines.flare.settings import PARTY_SOCKET
 
 Stopped = Callable[[], bool]
+SERVER = "server"  # as FLARE calls it among the sites
+ANSWER = 10.0  # seconds for an answer beside the tasks
+TURN_EVERY = 0.2
 GLANCE = 0.5  # seconds between two looks at the signal to stop
 ATTEMPTS = 2  # a party that dies of the same question twice would die of it again
 PATIENCE = 60.0  # seconds for the party to come (back) up
@@ -38,15 +41,28 @@ class Relay(Executor):
     ) -> Shareable:
         """The party's answer to one message."""
         payload = shareable.pop(PAYLOAD)
+        self._server(GOT_IT, fl_ctx)
         result = Shareable()
         for attempt in range(1, ATTEMPTS + 1):
             try:
                 result[PAYLOAD] = ask(task_name, payload, lambda: bool(abort_signal.triggered))
-                return result
+                break
             except Gone as error:
                 self.logger.error(f"{task_name}, attempt {attempt}: {error}")
                 result[ERROR] = str(error)
+        while len(result.get(PAYLOAD, b"")) > LARGE and not abort_signal.triggered:
+            if self._server(ASK_TURN, fl_ctx).get(GRANTED):
+                break
+            time.sleep(TURN_EVERY)
         return result
+
+    def _server(self, topic: str, fl_ctx: FLContext) -> Shareable:
+        """A word beside the tasks; an empty answer if the server did not hear it."""
+        answers = fl_ctx.get_engine().send_aux_request(
+            [SERVER], topic, Shareable(), ANSWER, fl_ctx, optional=True
+        )
+        answer: Shareable = (answers or {}).get(SERVER) or Shareable()
+        return answer
 
 
 class Gone(Exception):

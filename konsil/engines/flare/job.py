@@ -16,7 +16,9 @@ RUN_FILE = "konsil.json"  # what is to be run, beside the configuration of the s
 MARK = "konsil-"  # how the names of our jobs begin
 RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")  # it becomes a folder
 ARCHIVE = ("LOG", "konsil")  # how FLARE calls what a run leaves: a kind of log, of a party
-PAYLOAD, ERROR = "payload", "error"  # the only two things in a message
+PAYLOAD, ERROR, GRANTED = "payload", "error", "granted"  # all that is in a message
+GOT_IT, ASK_TURN = "konsil.got-it", "konsil.turn"  # beside the tasks: see link.py
+LARGE = 1_000_000  # bytes of an answer that has to wait for its turn
 FETCH_EVERY = 0.2  # seconds between two questions of a site for work
 
 

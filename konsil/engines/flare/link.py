@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from queue import Empty, SimpleQueue
+from threading import Lock
 
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
 from nvflare.apis.fl_constant import ReturnCode
@@ -16,16 +19,48 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from konsil.deploy.link import Answer
-from konsil.engines.flare.job import ERROR, PAYLOAD
+from konsil.engines.flare.job import ASK_TURN, ERROR, GOT_IT, GRANTED, PAYLOAD
 from konsil.messages import Failure
 
 GLANCE = 0.25  # seconds between two looks at the signal to stop
+AT_ONCE = 3  # large messages on their way at the same time, each way
+LEASE = 30.0  # seconds; a slower message is not waited for, the next one sets out beside it
 
 log = logging.getLogger("konsil.link")
 
 
+def free_memory() -> None:
+    """Give back what messages held: FLARE's are cycles, and a heap of chunks has many holes."""
+    gc.collect()
+    with suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 class SessionEnded(Exception):
     """FLARE asks this session to stop; the run goes on in another, if it is to go on."""
+
+
+class Turns:
+    """Few messages are on their way at once, so that memory does not grow with the sites."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._since: dict[str, float] = {}
+
+    def take(self, site: str) -> bool:
+        """Whether it is this site's turn now."""
+        with self._lock:
+            now = time.monotonic()
+            self._since = {s: t for s, t in self._since.items() if now - t < LEASE}
+            if site in self._since or len(self._since) < AT_ONCE:
+                self._since.setdefault(site, now)
+                return True
+            return False
+
+    def give_back(self, site: str) -> None:
+        """Its message has arrived."""
+        with self._lock:
+            self._since.pop(site, None)
 
 
 class FlareLink:
@@ -40,49 +75,81 @@ class FlareLink:
     ) -> None:
         self._controller, self._context = controller, fl_ctx
         self._abort, self._present = abort, present
+        self._down, self._up = Turns(), Turns()
+        self._arrivals: SimpleQueue[Answer | None] = SimpleQueue()
+        gc.freeze()  # what is there now stays: later collections need not look at it
+        engine = fl_ctx.get_engine()
+        engine.register_aux_message_handler(GOT_IT, self._got)
+        engine.register_aux_message_handler(ASK_TURN, self._asked)
 
     def send(
         self, topic: str, messages: Mapping[str, bytes], deadline: float | None = None
     ) -> Iterator[Answer]:
-        """To each site its own bytes; answers in the order of arrival."""
+        """To each site its own bytes; answers in the order of arrival.
+
+        A message is looked up when its site comes for it, and again if it has to be sent again:
+        `messages` need not hold them all.
+        """
         end = None if deadline is None else time.monotonic() + deadline
-        arrivals: SimpleQueue[Answer] = SimpleQueue()
-        questions = {
-            site: Question(self._controller, self._context, topic, site, message, arrivals)
-            for site, message in messages.items()
-        }
+        self._arrivals = SimpleQueue()
+        unsent = sorted(messages, key=lambda site: bool(self._gone(site)))  # who is away, last
+        questions: dict[str, Question] = {}
         try:
-            while questions:
-                answer = self._next(arrivals, end)
-                if answer is None:
+            while unsent or questions:
+                while unsent and self._down.take(unsent[0]):
+                    site = unsent.pop(0)
+                    questions[site] = self._question(topic, site, messages)
+                answer = self._next(end)
+                if answer is not None and answer[0] in questions:
+                    site = answer[0]
+                    questions.pop(site).close()
+                    log.info("%s: %s answered", topic, site)
+                    yield answer
+                    del answer
+                    self._up.give_back(site)
+                    free_memory()
+                elif end is not None and time.monotonic() >= end:
                     break
-                site = answer[0]
-                questions.pop(site).close()
-                log.info("%s: %s answered", topic, site)
-                yield answer
-            for site in questions:
+            for site in [*questions, *unsent]:
                 log.info("%s: no answer of %s before the deadline", topic, site)
                 yield site, Failure(site, self._absence(site))
         finally:
-            for question in questions.values():
+            for site, question in questions.items():
                 question.close()
-            gc.collect()  # FLARE's tasks are cycles, and models hang on them
+                self._down.give_back(site)
 
-    def _next(self, arrivals: SimpleQueue[Answer], end: float | None) -> Answer | None:
-        """The next to arrive; None when the time is over."""
-        while True:
-            if self._abort.triggered:
-                raise SessionEnded
-            left = GLANCE if end is None else min(GLANCE, end - time.monotonic())
-            try:
-                return arrivals.get(timeout=max(0.0, left))
-            except Empty:
-                if end is not None and time.monotonic() >= end:
-                    return None
+    def _question(self, topic: str, site: str, messages: Mapping[str, bytes]) -> Question:
+        return Question(self._controller, self._context, topic, site, messages, self._arrivals)
+
+    def _next(self, end: float | None) -> Answer | None:
+        """The next to arrive; None when there may be something else to do."""
+        if self._abort.triggered:
+            raise SessionEnded
+        left = GLANCE if end is None else min(GLANCE, end - time.monotonic())
+        try:
+            return self._arrivals.get(timeout=max(0.0, left))
+        except Empty:
+            return None
+
+    def _got(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """A site has all of its message: the next one may set out."""
+        free_memory()
+        self._down.give_back(fl_ctx.get_peer_context().get_identity_name())
+        self._arrivals.put(None)
+        return Shareable()
+
+    def _asked(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+        """A site has a large answer, and asks whether it may send it now."""
+        reply = Shareable()
+        reply[GRANTED] = self._up.take(fl_ctx.get_peer_context().get_identity_name())
+        return reply
+
+    def _gone(self, site: str) -> bool:
+        away = site not in self._present or self._controller.get_client_disconnect_time(site)
+        return bool(away)
 
     def _absence(self, site: str) -> str:
-        gone = site not in self._present or self._controller.get_client_disconnect_time(site)
-        return "not connected" if gone else "no answer before the deadline"
+        return "not connected" if self._gone(site) else "no answer before the deadline"
 
 
 class Question:
@@ -94,26 +161,32 @@ class Question:
         fl_ctx: FLContext,
         topic: str,
         site: str,
-        message: bytes,
-        arrivals: SimpleQueue[Answer],
+        messages: Mapping[str, bytes],
+        arrivals: SimpleQueue[Answer | None],
     ) -> None:
         self._controller, self._context = controller, fl_ctx
         self._topic, self._site, self._arrivals = topic, site, arrivals
-        self._message: bytes | None = message
+        self._messages: Mapping[str, bytes] | None = messages
         self._task = self._ask()
 
     def _ask(self) -> Task:
-        data = Shareable()
-        data[PAYLOAD] = self._message
         task = Task(
             name=self._topic,
-            data=data,
+            data=Shareable(),
             timeout=0,  # the deadline is the link's: it says who has failed
+            before_task_sent_cb=self._fetched,
             result_received_cb=self._received,
             task_done_cb=self._done,
         )
         self._controller.send(task, self._context, targets=[self._site])
         return task
+
+    def _fetched(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
+        """The site comes for its message. FLARE sends a copy: the task itself need not keep it."""
+        data = Shareable()
+        if self._messages is not None:
+            data[PAYLOAD] = self._messages[self._site]
+        client_task.task.data = data
 
     def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """Called by FLARE, which holds its locks: take the bytes and be gone."""
@@ -130,12 +203,12 @@ class Question:
 
     def _done(self, task: Task, fl_ctx: FLContext) -> None:
         """A site that was taken for dead may be back: its question must still stand then."""
-        if task.completion_status != TaskCompletionStatus.OK and self._message is not None:
+        if task.completion_status != TaskCompletionStatus.OK and self._messages is not None:
             log.info("%s: asking %s again (%s)", self._topic, self._site, task.completion_status)
             self._task = self._ask()
 
     def close(self) -> None:
         """No answer is wanted any more."""
-        self._message = None
-        self._task.data.pop(PAYLOAD, None)
+        self._messages = None
+        self._task.data = Shareable()
         self._controller.cancel_task(self._task)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Mapping
 
 from konsil.deploy.outcome import Outcome, forget
 from konsil.errors import KonsilError
@@ -14,6 +15,22 @@ def content(site: str, number: int, size: int) -> bytes:
     """Bytes that nobody else gets."""
     seed = hashlib.sha256(f"{site} {number}".encode()).digest()
     return (seed * (size // len(seed) + 1))[:size]
+
+
+class Messages(Mapping):
+    """Made when they are asked for."""
+
+    def __init__(self, number: int, sizes: dict[str, int]) -> None:
+        self.number, self.sizes = number, sizes
+
+    def __getitem__(self, site: str) -> bytes:
+        return content(site, self.number, self.sizes[site])
+
+    def __iter__(self):
+        return iter(self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
 
 
 def resident() -> int:
@@ -31,12 +48,14 @@ def coordinate(experiment, roster, link, folder, observers=(), plugins=()):
         if "fail" in step:
             Outcome("failed", step["fail"]).write(folder)
             raise KonsilError(step["fail"])
-        sizes = step.get("sizes", {site: 100 for site in roster})
-        messages = {s: content(s, number, size) for s, size in sizes.items()}
-        sums = {s: hashlib.sha256(m).hexdigest() for s, m in messages.items()}
+        sizes = step.get("sizes", dict.fromkeys(roster, 100))
+        messages = Messages(number, sizes)
+        sums = {s: hashlib.sha256(messages[s]).hexdigest() for s in sizes}
         begun, answers = time.monotonic(), []
         for site, answer in link.send(step["topic"], messages, step.get("deadline")):
-            said = answer.reason if isinstance(answer, Failure) else hashlib.sha256(answer).hexdigest()
+            said = (
+                answer.reason if isinstance(answer, Failure) else hashlib.sha256(answer).hexdigest()
+            )
             answers.append([site, said, len(answer) if isinstance(answer, bytes) else 0])
         facts = {
             "answers": answers,
