@@ -167,10 +167,6 @@ class Ward(Local):
         root = psutil.Process(self.children[party].process.pid)
         return [root, *root.children(recursive=True)]
 
-    def flare_logs(self, party: str) -> str:
-        folder = self.base / party
-        return "\n".join(p.read_text(errors="replace") for p in folder.rglob("log*.txt*"))
-
 
 def _command(process: psutil.Process) -> list[str]:
     try:
