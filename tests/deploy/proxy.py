@@ -23,6 +23,7 @@ class Proxy:
         self._closed = False
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self.rate: float | None = None  # bytes a second each way; None: as fast as it goes
+        self.rate_up: float | None = None  # to the server only
         self.delay = 0.0  # seconds for every chunk
         self.to_server = self.to_site = 0  # bytes that passed
         self.cuts = 0  # connections that were torn
@@ -70,7 +71,8 @@ class Proxy:
         """From one end to the other, until either is gone."""
         with suppress(OSError):
             while data := source.recv(CHUNK):
-                time.sleep(self.delay + (len(data) / self.rate if self.rate else 0.0))
+                rate = (self.rate_up if up else None) or self.rate
+                time.sleep(self.delay + (len(data) / rate if rate else 0.0))
                 if not self._up.is_set():
                     break
                 target.sendall(self._spoilt(data) if up and self.spoil else data)
