@@ -12,7 +12,7 @@ import yaml
 
 from konsil.data.guess import write_first_file
 from konsil.data.guess.affixes import Affix, relations
-from konsil.data.guess.words import class_order, role_of
+from konsil.data.guess.words import class_order, discs_and_cups, role_of
 from konsil.data.manifest import read_manifest
 from konsil.errors import DataError
 from tests.data.volume_files import (
@@ -153,6 +153,19 @@ def test_a_mask_file_for_each_structure(build, disc, cup):
     assert "check the names cup, disc" in written.to_do
 
 
+@pytest.mark.parametrize("folder", ["", "images/"])
+def test_optic_disc_and_cup_by_their_initials(build, folder):
+    for ending in ("OD", "OC"):
+        write_pairs(build, f"{{site}}/{folder}c{{i}}.png", f"{{site}}/{folder}c{{i}}_{ending}.png")
+    written = Written(build)
+    assert written.content["task"] == "segmentation"
+    assert written.sites["south"]["labels"] == {
+        "disc": f"south/{folder}*_OD.png",
+        "cup": f"south/{folder}*_OC.png",
+    }
+    assert written.images == {"north": 6, "south": 6}
+
+
 def test_masks_of_several_people_are_pointed_out(build):
     for reader in (1, 2, 3):
         write_pairs(build, "{site}/images/c{i}.png", f"{{site}}/masks/c{{i}}_expert{reader}.png")
@@ -228,6 +241,41 @@ def test_coloured_masks(build):
     written = Written(build)
     assert written.content["structures"] == {"structure_1": ["#00ff00"], "structure_2": ["#ff0000"]}
     assert len(written.items) == 6
+
+
+def write_coloured(build, site: str, *colours) -> None:
+    for i in range(6):
+        pixels = np.zeros((16, 20, 3), np.uint8)
+        for k, colour in enumerate(colours):
+            pixels[4 * k + 2 : 4 * k + 5, 4:8] = colour
+        build.image(f"{site}/images/c{i}.png")
+        build.array(f"{site}/masks/c{i}.png", pixels)
+
+
+def test_a_coloured_site_among_grey_ones(build):
+    """`one` has fewer values than there are structures, `part` knows the values of `two`."""
+    grey = {"one": (255,), "two": (1, 2), "part": (2,)}
+    for site, values in grey.items():
+        write_pairs(build, "{site}/images/c{i}.png", "{site}/masks/c{i}.png", values, sites=[site])
+    write_coloured(build, "red", (255, 0, 0), (0, 255, 0))
+    written = Written(build)
+    assert "structures" not in written.content
+    assert {name: list(site["structures"].values()) for name, site in written.sites.items()} == {
+        "red": [["#00ff00"], ["#ff0000"]],
+        "two": [[1], [2]],
+        "part": [[1], [2]],
+        "one": [[255], [1]],
+    }
+    assert "one: its masks hold 255, which is fewer values than there are" in written.to_do
+    assert "part: its masks hold" not in written.to_do
+
+
+def test_one_colour_and_one_value(build):
+    write_coloured(build, "red", (255, 0, 0))
+    write_pairs(build, "{site}/images/c{i}.png", "{site}/masks/c{i}.png")
+    written = Written(build)
+    assert written.sites["red"]["structures"] == {"foreground": ["#ff0000"]}
+    assert written.sites["north"]["structures"] == {"foreground": [255]}
 
 
 def test_masks_saved_as_jpeg_are_refused_in_words(build):
@@ -484,6 +532,34 @@ def test_volumes(build, image, mask, suffix):
     assert "north: 4 volumes" in "\n".join(written.first.found)
 
 
+@pytest.mark.parametrize(
+    ("image", "mask"),
+    [
+        ("{site}/images/case{i}", "{site}/labels/case{i}"),
+        ("{site}/imagesTr/p{i}_0000", "{site}/labelsTr/p{i}"),
+    ],
+)
+def test_sites_that_number_their_few_volumes_alike(build, image, mask):
+    for site in "ABC":
+        for i in range(4):
+            array, values, affine = volume(i)
+            for pattern, voxels in ((image, array), (mask, values)):
+                path = pattern.format(site=site, i=i) + ".nii.gz"
+                write_nifti(build.root / path, voxels, affine)
+    written = Written(build)
+    assert written.images == {"A": 8, "B": 8, "C": 8}  # two labelled slices of four volumes
+    assert written.content["structures"] == {"structure_1": [1], "structure_2": [2]}
+
+
+def test_numbered_contrasts_of_a_patient_make_no_sites(build):
+    for number, patient in enumerate(PATIENTS):
+        array, values, affine = volume(number)
+        for name in ("t2_1", "t2_2"):
+            write_nifti(build.root / f"{patient}/images/{name}.nii.gz", array, affine)
+        write_nifti(build.root / f"{patient}/masks/t2_1.nii.gz", values, affine)
+    assert list(Written(build).sites) == ["federation"]
+
+
 def test_the_decathlon_names_its_labels(build):
     """dataset.json, a test part without labels, two volumes a file."""
     shape, affine = grid()
@@ -700,6 +776,11 @@ def test_a_number_is_not_the_beginning_of_another():
 )
 def test_what_folders_are_called(name, role):
     assert role_of(name) == role
+
+
+def test_a_right_eye_is_no_disc():
+    assert discs_and_cups({"P1_OD", "P1_OS", "P2_OC"}) == set()
+    assert discs_and_cups({"P1_OD", "P1_OD_od", "P1_OD_oc"}) == {"P1_OD_od", "P1_OD_oc"}
 
 
 def test_the_positive_class_is_last():

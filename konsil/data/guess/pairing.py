@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from konsil.data.guess.affixes import Affix, Relation, relations
 from konsil.data.guess.walk import Unit
-from konsil.data.guess.words import MASKS, preference, role_of, skeleton
+from konsil.data.guess.words import MASKS, OPTIC, preference, role_of, skeleton
 
 MOST_STRUCTURES = 8
 MOST_NAMES = 12  # of one series, as different scanners call it
@@ -225,6 +225,8 @@ def _structure_names(masks: list[tuple[Relation, Group]]) -> list[str]:
     texts = [_description(relation.mask, group) for relation, group in masks]
     shared = set.intersection(*map(set, texts))
     names = ["_".join(word for word in words if word not in shared) for words in texts]
+    if {OPTIC.get(name.lower()) for name in names} == {"disc", "cup"}:
+        names = [OPTIC[name.lower()] for name in names]
     usable = all(names) and len(set(names)) == len(names)
     return names if usable else [f"structure_{k}" for k, _ in enumerate(masks, 1)]
 

@@ -10,7 +10,16 @@ from statistics import median
 
 from konsil.data.guess.content import few_valued
 from konsil.data.guess.walk import Unit
-from konsil.data.guess.words import SITES, UNLABELLED, joined, role_of, says_mask, skeleton, words
+from konsil.data.guess.words import (
+    SITES,
+    UNLABELLED,
+    discs_and_cups,
+    joined,
+    role_of,
+    says_mask,
+    skeleton,
+    words,
+)
 
 FEW = 6  # contrasts of one patient; fewer numbered folders than this are not called patients
 ALIKE = 0.9  # of two folders' names, for one to hold the masks of the other
@@ -47,7 +56,8 @@ def _masks_in(dirs: tuple[str, ...], units: Sequence[Unit]) -> list[bool]:
     """The deepest folder with a meaning decides; names in it may tell masks from images."""
     meanings = [role_of(name, depth) for depth, name in enumerate(dirs)]
     deepest = next((m for m in reversed(meanings) if m in ("image", "mask")), "")
-    named = [unit.segmentation or says_mask(unit.stem) for unit in units]
+    optic = discs_and_cups(unit.stem for unit in units)
+    named = [u.segmentation or says_mask(u.stem) or u.stem in optic for u in units]
     if deepest == "mask":
         return [True] * len(units)
     if all(named) and deepest == "image":
@@ -140,7 +150,8 @@ def _same_contrasts(stems: list[set[str]]) -> bool:
     common = Counter(name for own in stems for name in own)
     usual = [name for name, times in common.items() if times >= 0.8 * len(stems)]
     numbered = len({skeleton(name) for name in usual}) == 1 < len(usual)
-    return bool(usual) and (not numbered or any(role_of(name) == "image" for name in usual))
+    files = [name.split("/")[-1] for name in usual]  # a folder `images` is no contrast
+    return bool(usual) and (not numbered or any(role_of(name) == "image" for name in files))
 
 
 def patient_depth(images: Sequence[Unit], after: int | None) -> int | None:

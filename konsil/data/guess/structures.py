@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +34,15 @@ def add_structures(draft: Draft, facts: Facts, names: Mapping[int, str]) -> None
     """A mapping for every site, with names to be edited."""
     for site in draft.sites:
         _report_masks(draft, site, facts[site.name])
-    usable = {
-        site.name: own for site in draft.sites if (own := _usable(facts[site.name])) is not None
-    }
     several_files = any(list(site.masks) != [""] for site in draft.sites)
     if several_files:
         _one_file_each(draft, facts)
     else:
-        _one_file_for_all(draft, {name: own[""] for name, own in usable.items()}, names)
+        _one_file_for_all(draft, {name: own[""] for name, own in facts.items()}, names)
     for site in draft.sites:
         background = _background(facts[site.name])
         if background is not None:
             site.settings["background"] = background
-
-
-def _usable(masks: Mapping[str, MaskFacts]) -> Mapping[str, MaskFacts] | None:
-    return masks if all(0 < len(m.labels) <= MOST_VALUES for m in masks.values()) else None
 
 
 def _report_masks(draft: Draft, site: SiteDraft, masks: Mapping[str, MaskFacts]) -> None:
@@ -81,8 +75,9 @@ def _code(value: int, coloured: bool) -> int | str:
 
 
 def _one_file_for_all(
-    draft: Draft, facts: Mapping[str, MaskFacts], names: Mapping[int, str]
+    draft: Draft, every_site: Mapping[str, MaskFacts], names: Mapping[int, str]
 ) -> None:
+    facts = {site: m for site, m in every_site.items() if 0 < len(m.labels) <= MOST_VALUES}
     if not facts:
         draft.top["structures"] = {"foreground": [255]}
         draft.comments["structures"] = ["(!) No mask could be understood: this is a placeholder."]
@@ -94,21 +89,22 @@ def _one_file_for_all(
     if max(map(len, values.values())) == 1:
         codes = list(dict.fromkeys(code for own in values.values() for code in own))
         name = given.get(every[0], "foreground") if len(every) == 1 else "foreground"
-        mapping: dict[str, Any] = {name: codes}
-        _everywhere(draft, mapping)
+        for site in draft.sites:
+            own = _of_kind(codes, every_site[site.name].coloured)
+            site.settings["structures"] = {name: own or codes}
         if len(codes) > 1 or name == "foreground":
             draft.to_do.append(f"structures: give {name} its name; {seen}")
         draft.comments["structures"] = ["(!) Give it its name.", _sentence(seen)]
         return
-    if _differ(list(values.values())):
-        by_rank = [f"structure_{k}" for k in range(1, len(next(iter(values.values()))) + 1)]
-        for site in draft.sites:
-            own = values.get(site.name) or next(iter(values.values()))
-            site.settings["structures"] = {n: [c] for n, c in zip(by_rank, own, strict=True)}
+    mixed = len({own.coloured for own in facts.values()}) > 1
+    if mixed or _differ(list(values.values())):
+        _by_rank(draft, every_site, values)
     else:
         coloured = any(own.coloured for own in facts.values())
         called = [given.get(v) or f"structure_{k}" for k, v in enumerate(every, 1)]
-        _everywhere(draft, {n: [_code(v, coloured)] for n, v in zip(called, every, strict=True)})
+        mapping = {n: [_code(v, coloured)] for n, v in zip(called, every, strict=True)}
+        for site in draft.sites:
+            site.settings["structures"] = mapping
     named = all(value in given for value in every)
     draft.to_do.append(f"structures: {'check' if named else 'give'} their names; {seen}")
     draft.comments["structures"] = [
@@ -122,9 +118,37 @@ def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _everywhere(draft: Draft, mapping: dict[str, Any]) -> None:
+def _of_kind(codes: Sequence[Any], coloured: bool) -> list[Any]:
+    """The colours of some codes, or the values."""
+    return [code for code in codes if isinstance(code, str) == coloured]
+
+
+def _by_rank(draft: Draft, facts: Mapping[str, MaskFacts], values: Mapping[str, list[Any]]) -> None:
+    """A mapping for each site, its values in their order; sites without any get another's."""
+    fullest = sorted(values.values(), key=len, reverse=True)
+    names = [f"structure_{k}" for k in range(1, len(fullest[0]) + 1)]
     for site in draft.sites:
-        site.settings["structures"] = mapping
+        masks = facts[site.name]
+        ground = _code(masks.background, masks.coloured)
+        kind = [own for own in fullest if _of_kind(own, masks.coloured)]
+        alike = [own for own in kind if ground not in own] or kind or fullest
+        own = values.get(site.name, alike[0])
+        codes = alike[0] if set(own) <= set(alike[0]) else own
+        lacking = names[len(codes) :]
+        if lacking:
+            draft.to_do.append(
+                f"{site.name}: its masks hold {', '.join(map(str, codes))}, which is fewer values "
+                f"than there are structures: {', '.join(lacking)} got a value that was not found; "
+                "say what stands for it, or take the site out"
+            )
+        padded = [*codes, *_not_found(masks, len(lacking))]
+        site.settings["structures"] = {n: [c] for n, c in zip(names, padded, strict=True)}
+
+
+def _not_found(masks: MaskFacts, number: int) -> list[int | str]:
+    """Values that no mask holds: a structure is named at every site, even where it is unknown."""
+    free = (value for value in count(1) if value not in masks.values)
+    return [_code(value, masks.coloured) for value in islice(free, number)]
 
 
 def _differ(values: list[list[Any]]) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal
 
@@ -31,6 +33,8 @@ SITES = these(
     "site center centre hospital clinic client institution institute vendor scanner domain"
 )
 RATERS = these("expert rater reader observer annotator grader ophthalmologist")
+# Optic disc and cup. OD is also a right eye: only where OC is beside it does it mean the disc.
+OPTIC = {"od": "disc", "disc": "disc", "oc": "cup", "cup": "cup"}
 # The last class is the positive one, so these go first.
 NEGATIVE = these(
     "normal healthy negative neg control controls benign no non none without background 0"
@@ -55,6 +59,16 @@ def joined(name: str) -> str:
 def says_mask(name: str) -> bool:
     """Whether a name says that masks are meant."""
     return joined(name) in MASKS or any(word in MASKS for word in words(name))
+
+
+def discs_and_cups(stems: Iterable[str]) -> set[str]:
+    """The names that end in disc and in cup, or in OD and in OC, and are otherwise the same."""
+    pairs: dict[str, dict[str, str]] = defaultdict(dict)
+    for stem in stems:
+        ending = re.fullmatch(r"(.+)[-_ .]([A-Za-z]+)", stem)
+        if ending and ending[2].lower() in OPTIC:
+            pairs[ending[1]][OPTIC[ending[2].lower()]] = stem
+    return {stem for pair in pairs.values() if len(pair) == 2 for stem in pair.values()}
 
 
 @lru_cache(maxsize=65536)
