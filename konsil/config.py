@@ -435,9 +435,9 @@ def _allowed_keys(model: type[BaseModel], loc: list[Any]) -> list[str]:
     for part in loc:
         field = model.model_fields.get(str(part))
         annotation = getattr(field, "annotation", None)
-        annotation = next(iter(get_args(annotation)), annotation)  # of a list, its entries
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
+        for one in (annotation, *get_args(annotation)):  # of a list or a mapping, its entries
+            if isinstance(one, type) and issubclass(one, BaseModel):
+                model = one
     return sorted(f.alias or name for name, f in model.model_fields.items())
 
 

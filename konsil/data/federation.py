@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import PIL
@@ -18,7 +19,7 @@ from konsil.data.origin import find_source
 from konsil.data.planes import into_planes
 from konsil.data.recipe import fingerprint, hash_files
 from konsil.data.sources import SPLITS, Item
-from konsil.data.splits import draw_splits
+from konsil.data.splits import check_none_empty, draw_splits
 from konsil.files import write_text
 
 
@@ -68,12 +69,13 @@ def open_federation(
     notes = config.cache_folder / "planes"
     items = into_planes(source.root, listing.items, recipe, source.slices, digests, notes, report)
     items = draw_splits(items, *source.split, by_class=bool(recipe.classes))
+    check_none_empty(items)
     sites = config.sites or sorted({item.site for item in items})
     items.sort(key=lambda i: (sites.index(i.site), SPLITS.index(i.split), i.image, i.plane or 0))
 
     identity = fingerprint(recipe, items, digests)
     # Another version of the decoder may give other pixels for the same files.
-    folder = config.cache_folder / f"{identity[:32]}-pillow{PIL.__version__}"
+    folder = config.cache_folder / f"{identity[:32]}-{_decoders(items)}"
     facts = folder_once(
         folder,
         lambda entry: write_arrays(entry, source.root, items, recipe, digests, report),
@@ -92,6 +94,14 @@ def open_federation(
         folder=folder,
         items=tuple(items),
     )
+
+
+def _decoders(items: Sequence[Item]) -> str:
+    """The libraries that decode these items."""
+    name = f"pillow{PIL.__version__}"
+    if any(item.plane is not None for item in items):
+        name += f"-nibabel{version('nibabel')}-simpleitk{version('simpleitk')}"
+    return name
 
 
 def _count(sites: Sequence[str], places: Sequence[tuple[str, ...]]) -> dict[str, dict[str, int]]:

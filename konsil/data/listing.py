@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from konsil.data.findings import Findings
-from konsil.data.manifest import Listed, Manifest
+from konsil.data.manifest import Listed, Manifest, plain_label
 from konsil.data.patterns import Pattern, Stars
 from konsil.data.sources import (
     READABLE,
@@ -156,9 +156,15 @@ class _SiteReader:
         for image in missing:
             cure = f"put its mask where {self.key}.{key} looks ({text}), or take the image away"
             self._complain("image without a mask", image, cure)
-        for end in by_stars.keys() - set(ends.values()):
+        for end in sorted(by_stars.keys() - set(ends.values())):
             cure = f"put its image where {self.key}.images looks, or take the mask away"
             self._complain("mask without an image", by_stars[end], cure)
+        first: dict[Stars, str] = {}
+        for image, end in ends.items():
+            if end in by_stars and first.setdefault(end, image) != image:
+                where = f"{by_stars[end]} for {first[end]} and {image}"
+                cure = f"give {self.key}.{key} as many stars as it takes to tell images apart"
+                self._complain("one mask for two images", where, cure)
         return {image: by_stars[end] for image, end in ends.items() if end in by_stars}
 
     def _in_folders(self) -> Iterator[Item]:
@@ -186,6 +192,7 @@ class _SiteReader:
     def _class(self, label: str, where: str) -> str:
         if not self.classes:
             return label
+        label = plain_label(label)
         if label not in self.classes:
             known = ", ".join(sorted(self.classes))
             cure = f"classes in {self.manifest.path.name} knows {known}: add it, or mend the label"
@@ -254,7 +261,13 @@ class _SiteReader:
         if self.manifest.task == "classification":
             return Item(self.site, image, self._class(str(labels), image), patient, split)
         if isinstance(labels, Mapping):
-            masks = tuple((name, self._path(mask, path)) for name, mask in labels.items())
+            names = self.manifest.labels or []
+            if set(labels) != set(names):
+                cure = f"structures in {self.manifest.path.name} names {', '.join(names) or 'none'}"
+                where = f"{image}: {', '.join(labels)}"
+                self._complain("labels of other structures than the file's", where, cure)
+                return None
+            masks = tuple((name, self._path(str(labels[name]), path)) for name in names)
             there = [self._is_file(mask) for _, mask in masks]  # every missing one is reported
             return Item(self.site, image, "", patient, split, masks=masks) if all(there) else None
         mask = self._path(str(labels), path)
@@ -345,7 +358,7 @@ def _datalist(path: Path) -> tuple[list[str], list[Row]]:
         if (part and part not in PARTS) or not isinstance(entries, list):
             continue  # a datalist also has a name, a licence, ...
         for number, entry in enumerate(entries):
-            row = _datalist_row(entry, f"{part or 'entry'} {number}", PARTS.get(part, ""))
+            row = _datalist_row(entry, f"{path}, {part or 'entry'} {number}", PARTS.get(part, ""))
             columns |= dict.fromkeys(row.cells)
             rows.append(row)
     if not rows:
@@ -359,6 +372,8 @@ def _datalist(path: Path) -> tuple[list[str], list[Row]]:
 def _datalist_row(entry: Any, where: str, split: str) -> Row:
     if isinstance(entry, str):  # an image without a label, as in the test part of a challenge
         return Row(where, {"image": entry}, split, {})
+    if not isinstance(entry, dict):
+        raise DataError(f'{where} is {entry!r}; an entry looks like {{"image": ..., "label": ...}}')
     plain = {k: str(v) for k, v in entry.items() if not isinstance(v, dict | list)}
     label = entry.get("label")
     if label is None:
@@ -375,7 +390,9 @@ def _with_usual_columns(listed: Listed, columns: Sequence[str]) -> Listed:
 
 
 def _chosen(cells: Mapping[str, str], listed: Listed) -> bool:
-    return all(cells.get(key, "").strip() == str(value) for key, value in listed.where.items())
+    return all(
+        plain_label(cells.get(key, "")) == plain_label(value) for key, value in listed.where.items()
+    )
 
 
 # --- splits from a file -----------------------------------------------------------------------
@@ -393,7 +410,17 @@ def _with_splits(manifest: Manifest, items: list[Item], found: Findings) -> list
             f"{manifest.root / name}: the column {', '.join(missing)} is missing; needed are "
             f"site, image, split; found: {', '.join(columns) or 'an empty file'}"
         )
-    given = {(row.cells["site"], row.cells["image"]): row.cells["split"] for row in rows}
+    given: dict[tuple[str, str], str] = {}
+    for row in rows:
+        key = row.cells["site"], row.cells["image"]
+        if given.setdefault(key, row.cells["split"]) != row.cells["split"]:
+            where = f"{name}, {row.where}: {key[0]}: {key[1]}"
+            found.add("image with two splits", where, "keep one row an image")
+    there = {(item.site, item.image) for item in items}
+    for site, image in given:
+        if (site, image) not in there and any(item.site == site for item in items):
+            cure = f"mend the row in {name}, or put the image there"
+            found.add("split of an image that is not there", f"{site}: {image}", cure)
     done = []
     for item in items:
         split = PARTS.get(given.get((item.site, item.image), "").lower(), "")

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeGuard
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -59,12 +59,27 @@ class Shared(Block):
     series: str | None = None
     geometry: Literal["check", "ignore"] = "check"
 
+    @field_validator("structures", "classes", "background", mode="before")
+    @classmethod
+    def _words_stay_words(cls, given: Any) -> Any:
+        refuse_switches(given)
+        return given
+
     @field_validator("structures", "classes")
     @classmethod
     def _named_once(cls, names: Any) -> Any:
         if names is not None and (not names or len(set(names)) < len(names)):
             raise ValueError("at least one name, each once")
         return names
+
+    @field_validator("classes")
+    @classmethod
+    def _one_class_a_label(cls, classes: Classes | None) -> Classes | None:
+        codes = [plain_label(c) for cs in classes.values() for c in cs] if _is_map(classes) else []
+        twice = sorted({code for code in codes if codes.count(code) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)}: a label belongs to one class")
+        return classes
 
     @field_validator("series")
     @classmethod
@@ -82,13 +97,6 @@ class Shared(Block):
             raise ValueError("darkest and brightest intensity, the smaller first")
         return window
 
-    @model_validator(mode="after")
-    def _codes_can_be_read(self) -> Self:
-        if isinstance(self.structures, dict):
-            for name, codes in self.structures.items():
-                _check_codes(f"structures.{name}", codes, self.background)
-        return self
-
 
 class Listed(Block):
     """A CSV or MONAI datalist, and what its columns (or keys) mean."""
@@ -99,6 +107,12 @@ class Listed(Block):
     label: str = "label"
     patient: str | None = None
     split: str | None = None
+
+    @field_validator("where", mode="before")
+    @classmethod
+    def _words_stay_words(cls, where: Any) -> Any:
+        refuse_switches(where)
+        return where
 
 
 class SiteBlock(Shared):
@@ -186,13 +200,19 @@ class Manifest:
             for key in Shared.model_fields
             if key in self.content.model_fields_set and key not in own.model_fields_set
         }
+        if "slices" in own.model_fields_set:  # key by key
+            said = {key: getattr(own.slices, key) for key in own.slices.model_fields_set}
+            top["slices"] = self.content.slices.model_copy(update=said)
         return own.model_copy(update=top)
 
     @property
     def labels(self) -> list[str] | None:
         """Names of structures or classes in their order; None if the file does not say."""
         key = "structures" if self.task == "segmentation" else "classes"
-        names = [getattr(b, key) for b in (self.content, *self.content.sites.values())]
+        blocks: list[Any] = [self.content, *self.content.sites.values()]
+        names = [getattr(block, key) for block in blocks]
+        if all(n is None for n in names):  # masks by structure name them, too
+            names = [b.labels for b in blocks[1:] if isinstance(b.labels, dict)]
         given = [list(n) for n in names if n is not None]
         for other in given[1:]:
             if set(other) != set(given[0]):
@@ -220,7 +240,7 @@ class Manifest:
     def _structures(self, block: SiteBlock) -> tuple[tuple[str, Codes], ...]:
         if self.task == "classification":
             return ()
-        names = self.labels or (list(block.labels) if isinstance(block.labels, dict) else None)
+        names = self.labels
         if names is None:
             return UNNAMED
         given = block.structures if isinstance(block.structures, dict) else {}
@@ -234,7 +254,9 @@ class Manifest:
         classes = self.site(site).classes
         if not isinstance(classes, dict):
             return {}
-        return {str(code): name for name, codes in classes.items() for code in (*codes, name)}
+        return {
+            plain_label(code): name for name, codes in classes.items() for code in (*codes, name)
+        }
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -251,28 +273,56 @@ def read_manifest(path: Path) -> Manifest:
     except ValidationError as error:
         raise ConfigError(explain(error, str(path), FederationFile)) from None
     manifest = Manifest(path, content)
-    _check_split_names(manifest)
-    manifest.labels  # noqa: B018  # names that differ are found now
+    if manifest.task == "segmentation":
+        for site in content.sites:
+            try:
+                _check_structures(manifest.labels, manifest.site(site))
+            except ValueError as error:
+                raise ConfigError(f"{path}: sites.{site}: {error}") from None
     return manifest
 
 
-def _check_split_names(manifest: Manifest) -> None:
-    for site, block in manifest.content.sites.items():
-        if isinstance(block.labels, dict):
-            names = manifest.labels or list(block.labels)
-            if set(names) != set(block.labels):
-                raise ConfigError(
-                    f"{manifest.path}: sites.{site}.labels has patterns for "
-                    f"{', '.join(block.labels)}; the structures are {', '.join(names)}"
+def _check_structures(names: list[str] | None, block: SiteBlock) -> None:
+    """What a site says of its structures, with the top of the file filled in."""
+    background = _number(block.background)
+    if isinstance(block.structures, dict):
+        for name, codes in block.structures.items():
+            if not codes or background in map(_number, codes):
+                raise ValueError(
+                    f"structures.{name} = {codes}: list its mask values; {block.background!r} is "
+                    "the background"
                 )
-
-
-def _check_codes(where: str, codes: list[Code], background: Code) -> None:
-    numbers = [_number(code) for code in codes]
-    if not codes or _number(background) in numbers:
+    if isinstance(block.labels, dict):
+        if set(names or []) != set(block.labels):
+            raise ValueError(
+                f"labels has patterns for {', '.join(block.labels)}; the structures are "
+                f"{', '.join(names or [])}"
+            )
+    elif block.list is None and len(names or []) > 1 and not isinstance(block.structures, dict):
         raise ValueError(
-            f"{where} = {codes}: list its mask values; {background!r} is the background"
+            f"its masks are one file an image, so say which values are which structure, such as "
+            f"structures: {{{', '.join(f'{n}: [{i}]' for i, n in enumerate(names or [], 1))}}}"
         )
+
+
+def refuse_switches(given: Any) -> None:
+    """YAML reads yes, no, on and off as booleans: here they are words."""
+    if isinstance(given, bool):
+        word = "yes (or on, true)" if given else "no (or off, false)"
+        raise ValueError(f"YAML takes the word {word} for a switch: put it into quotes")
+    inner = [*given, *given.values()] if isinstance(given, dict) else given
+    for one in inner if isinstance(inner, list) else []:
+        refuse_switches(one)
+
+
+def plain_label(label: object) -> str:
+    """A label as text: 1, 1.0 and "1" are the same."""
+    text = str(label).strip()
+    return text.removesuffix(".0") if re.fullmatch(r"-?\d+\.0", text) else text
+
+
+def _is_map(given: Any) -> TypeGuard[dict[str, list[Code]]]:
+    return isinstance(given, dict)
 
 
 def _number(code: Code) -> int:

@@ -6,8 +6,9 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from unicodedata import normalize
 
-from konsil.errors import ConfigError
+from konsil.errors import ConfigError, DataError
 
 TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\{[^{}]*\}|.", re.DOTALL)
 Stars = tuple[str, ...]
@@ -23,7 +24,7 @@ class Pattern:
                 f"{key} = {text!r}: paths are relative to the federation file and stay in its "
                 "folder: move the file or the images"
             )
-        self.text = text.removeprefix("./")
+        self.text = text.removeprefix("./").rstrip("/")
         self._regex = re.compile("".join(_translate(token) for token in TOKEN.findall(self.text)))
 
     def find(self, root: Path) -> Iterator[tuple[str, Stars]]:
@@ -43,15 +44,21 @@ class Pattern:
             return
         try:
             entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
-        except OSError:
+        except FileNotFoundError:
             return
+        except OSError as error:
+            raise DataError(
+                f"{root / folder}: cannot be listed ({error.strerror}); its images would be left "
+                "out unseen: check its permissions"
+            ) from None
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             path = f"{folder}/{entry.name}" if folder else entry.name
             match = self._regex.fullmatch(path)
             if match is not None:
-                yield path, match.groups()
+                # a Mac writes an umlaut as two characters, others as one
+                yield path, tuple(normalize("NFC", star) for star in match.groups())
             elif entry.is_dir():
                 yield from self._search(root, path, (*above, real))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,23 @@ SIXTEEN_BIT = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 def read_picture(data: bytes) -> Image.Image:
     """An image as it stands in the file. The EXIF orientation is left alone."""
     return _decode(data)
+
+
+def is_wide_colour(data: bytes) -> bool:
+    """Whether these are the bytes of a PNG with 16 bit a colour: depth and type of its header."""
+    return data[:8] == b"\x89PNG\r\n\x1a\n" and data[24:25] == b"\x10" and data[25:26] in b"\2\6"
+
+
+def read_wide_colour(path: Path) -> NDArray[np.uint16]:
+    """A PNG with 16 bit a colour, [H, W, 3], without transparency."""
+    import SimpleITK as sitk
+
+    try:
+        pixels = sitk.GetArrayFromImage(sitk.ReadImage(str(path)))
+    except RuntimeError as error:
+        cure = "save it again as PNG, or take it away"
+        raise BadFile("image that cannot be read", cure, _one_line(error)[:80]) from None
+    return np.ascontiguousarray(pixels[..., :3]).astype(np.uint16)
 
 
 def intensities(image: Image.Image) -> NDArray[Any]:

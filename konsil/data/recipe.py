@@ -94,7 +94,7 @@ def _digest_or_bad(path: Path) -> str | BadFile:
 
 
 def digest(path: Path) -> str:
-    """The sha256 of a file; of a volume in several files, over the sha256 of each."""
+    """The sha256 of a file; of a volume in several files, over the name and sha256 of each."""
     parts = _parts(path)
     try:
         digests = [hashlib.sha256(part.read_bytes()) for part in parts]
@@ -103,7 +103,8 @@ def digest(path: Path) -> str:
         raise BadFile("file that cannot be opened", cure, str(error.strerror)) from None
     if len(parts) == 1:
         return digests[0].hexdigest()
-    return hashlib.sha256(b"".join(one.digest() for one in digests)).hexdigest()
+    named = zip(parts, digests, strict=True)  # names count: masks may be paired by them
+    return hashlib.sha256(b"".join(p.name.encode() + d.digest() for p, d in named)).hexdigest()
 
 
 def _parts(path: Path) -> list[Path]:

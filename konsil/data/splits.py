@@ -38,6 +38,18 @@ def draw_splits(
     return [replace(i, split=drawn.get((i.site, i.patient), i.split)) for i in items]
 
 
+def check_none_empty(items: Sequence[Item]) -> None:
+    """Given splits may leave nothing to cut the missing one from."""
+    filled = {(item.site, item.split) for item in items}
+    for site in dict.fromkeys(item.site for item in items):
+        empty = [split for split in SPLITS if (site, split) not in filled]
+        if empty:
+            raise DataError(
+                f"site {site}: no image in {', '.join(empty)}; every site needs images to train, "
+                "to validate and to test: change the splits that its list gives"
+            )
+
+
 def _to_draw(items: Sequence[Item], fractions: Wanted) -> tuple[list[Item], Wanted]:
     """The items to divide, and among which splits. A split that is not given is cut from train."""
     given = {item.split for item in items} - {""}

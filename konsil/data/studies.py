@@ -24,10 +24,12 @@ from konsil.data.readers import (
     eight_bit,
     fit,
     intensities,
+    is_wide_colour,
     marked,
     mask_values,
     read_mask,
     read_picture,
+    read_wide_colour,
     shrink,
 )
 from konsil.data.recipe import Codes, Reading, digest, mask_files
@@ -129,10 +131,15 @@ class _Opener:
         self.digests: dict[str, str] = {}
 
     def picture(self) -> Study:
-        image = read_picture(self._bytes(self.item.image))
+        data = self._bytes(self.item.image)
+        image = read_picture(data)
         kind, wide = image.format or "", image.mode in SIXTEEN_BIT
-        raw = intensities(image)
-        eight = eight_bit(image, self.reading.window)
+        if is_wide_colour(data):  # Pillow would drop the lower half of the bits
+            wide, raw = True, read_wide_colour(self.root / self.item.image)
+            eight = Image.fromarray(to_eight_bit(raw, self.reading.window or "full"))
+        else:
+            raw = intensities(image)
+            eight = eight_bit(image, self.reading.window)
         masks = [(name, self._picture_mask(name)) for name in self._mask_names()]
         for name, values in masks:
             self.current = name
@@ -200,6 +207,13 @@ class _Opener:
         if not structures:  # a classification
             return ()
         own = [structures] if not self.item.masks else [(one,) for one in structures]
+        if not self.item.masks and len(structures) > 1 and None in dict(structures).values():
+            self.current = masks[0][0]
+            example = ", ".join(f"{name}: [{i}]" for i, (name, _) in enumerate(structures, 1))
+            raise BadFile(
+                "one mask for several structures, and nothing says which values are which",
+                f"write it down in {self.reading.mapping}, such as structures: {{{example}}}",
+            )
         made = []
         for (name, values), spoken_of in zip(masks, own, strict=True):
             self.current = name

@@ -23,7 +23,7 @@ from konsil.data.notes import Note, shared_patients, site_notes
 from konsil.data.origin import FileSource
 from konsil.data.recipe import Recipe
 from konsil.data.sources import Item, choose_sites
-from konsil.data.splits import draw_splits
+from konsil.data.splits import check_none_empty, draw_splits
 from konsil.errors import KonsilError
 
 __all__ = ["CheckResult", "Problem", "check_federation"]
@@ -163,6 +163,7 @@ class _Check:
             own = [image for image in images if image.site == site]
             try:
                 own = draw_splits(own, *self.source.split, by_class)
+                check_none_empty(own)
             except KonsilError as error:
                 self._refuse(error)
             drawn += own
