@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -136,16 +134,3 @@ def alone_in(folder: Path, who: str, patience: float = 30.0) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def plain_path(folder: Path) -> Iterator[Path]:
-    """The folder, by a path without spaces: FLARE splits its commands at them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if shlex.quote(str(folder)) == str(folder):
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="konsil-") as short:
-        link = Path(short) / "flare"
-        link.symlink_to(folder)
-        yield link

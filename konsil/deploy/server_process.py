@@ -17,7 +17,6 @@ from konsil.deploy.processes import (
     Report,
     alone_in,
     end_with_parent,
-    plain_path,
     say,
     stop_signals,
 )
@@ -46,8 +45,8 @@ def start_server(
     kit = Kit.read(kit_folder, "server")
     kit.check_dates()
     folder = folder.absolute()
-    with alone_in(folder, "a server") as lock, plain_path(folder / "flare") as workspace:
-        prepare(kit, workspace)
+    with alone_in(folder, "a server") as lock:
+        workspace = prepare(kit, folder / "flare")
         settings = ServerSettings(str(folder), [str(path.absolute()) for path in plugins])
         environment = {**ENVIRONMENT, **settings.write(folder / "server.json")}
         with stop_signals() as stopped:

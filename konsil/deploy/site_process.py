@@ -22,7 +22,6 @@ from konsil.deploy.processes import (
     Report,
     alone_in,
     end_with_parent,
-    plain_path,
     say,
     stop_signals,
 )
@@ -45,11 +44,10 @@ def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None
     state = _state_folder(settings, kit)
     with (
         alone_in(state, "a site") as lock,
-        plain_path(state / "flare") as workspace,
         tempfile.TemporaryDirectory(prefix="konsil-") as private,
         stop_signals() as stopped,
     ):
-        prepare(kit, workspace)
+        workspace = prepare(kit, state / "flare")
         socket = f"{private}/party"  # a socket's path must be short
         environment = {**ENVIRONMENT, PARTY_SOCKET: socket}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ class Session(Controller):
                 coordinate(order.experiment, order.roster, link, folder, [log_event], plugins)
             except SessionEnded:
                 log.info("this session was asked to end")
+                logging.shutdown()
+                os._exit(0)  # all is on disk; FLARE would take its time, and the next one waits
             except KonsilError as error:  # the coordinator has written the outcome
                 log.error("%s", error)
             except Exception as error:

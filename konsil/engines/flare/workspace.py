@@ -107,10 +107,7 @@ def _server(folder: Path) -> dict[str, Any]:
             _component(
                 "job_store", "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
             ),
-            _component(
-                "process_launcher",
-                "nvflare.app_common.job_launcher.server_process_launcher.ServerProcessJobLauncher",
-            ),
+            _component("process_launcher", "konsil.engines.flare.launcher.ServerLauncher"),
             _component("keeper", "konsil.engines.flare.keeper.Keeper"),
         ],
     }
@@ -141,10 +138,7 @@ def _site(folder: Path) -> dict[str, Any]:
                 "resource_consumer",
                 "nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer",
             ),
-            _component(
-                "process_launcher",
-                "nvflare.app_common.job_launcher.client_process_launcher.ClientProcessJobLauncher",
-            ),
+            _component("process_launcher", "konsil.engines.flare.launcher.SiteLauncher"),
             _component("reporter", "konsil.engines.flare.site.Reporter"),
         ],
     }

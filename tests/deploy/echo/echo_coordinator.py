@@ -53,10 +53,9 @@ def coordinate(experiment, roster, link, folder, observers=(), plugins=()):
         sums = {s: hashlib.sha256(messages[s]).hexdigest() for s in sizes}
         begun, answers = time.monotonic(), []
         for site, answer in link.send(step["topic"], messages, step.get("deadline")):
-            said = (
-                answer.reason if isinstance(answer, Failure) else hashlib.sha256(answer).hexdigest()
-            )
-            answers.append([site, said, len(answer) if isinstance(answer, bytes) else 0])
+            failed = isinstance(answer, Failure)
+            answers.append([site, answer.reason if failed else hashlib.sha256(answer).hexdigest()])
+            del answer
         facts = {
             "answers": answers,
             "expected": sums,

@@ -1,0 +1,105 @@
+"""When a session begins, and what follows it: the keeper's decisions, without FLARE."""
+
+from __future__ import annotations
+
+import pytest
+
+from konsil.deploy.outcome import Outcome, forget
+from konsil.engines.flare.sessions import (
+    ABANDONED,
+    ABORTED,
+    PATIENCE,
+    PAUSE,
+    STRIKES,
+    Note,
+    after,
+    may_begin,
+)
+
+ROSTER = ["north", "south"]
+DIED = "FINISHED:EXECUTION_EXCEPTION"
+DONE = "FINISHED:COMPLETED"
+
+
+def begin(connected, note=Note(), enrolled=True, waited=0.0):
+    """At 1000 + `waited`, for a session that was submitted at 1000."""
+    return may_begin(ROSTER, connected, note, 1000.0, enrolled, 1000.0 + waited)
+
+
+def test_a_session_begins_with_everybody_or_after_some_patience():
+    both, one = {"north": 1.0, "south": 2.0}, {"north": 1.0, "other": 1.0}
+    assert begin(both)
+    assert not begin(one)
+    assert begin(one, waited=PATIENCE + 1)
+    assert not begin({}, waited=PATIENCE + 1)
+    assert not begin({"other": 1.0}, waited=PATIENCE + 1)
+    assert not begin(one, enrolled=False, waited=10**6)  # the first one needs all of them
+
+
+def test_a_pause_is_cut_short_by_a_site_that_comes_back():
+    note = Note(not_before=1600.0)
+    assert not begin({"north": 1.0, "south": 2.0}, note, waited=599)
+    assert begin({"north": 1.0, "south": 2.0}, note, waited=601)
+    assert begin({"north": 1.0, "south": 1003.0}, note, waited=4)
+
+
+def follow(status, note=Note(), outcome=Outcome(), events=0):
+    return after(status, note, outcome, events, now=1000.0)
+
+
+@pytest.mark.parametrize("status", [DONE, DIED, ABORTED, ABANDONED])
+def test_a_run_that_finished_or_failed_is_over_however_its_session_ended(status):
+    assert follow(status, outcome=Outcome("finished")).state == "finished"
+    failed = follow(status, outcome=Outcome("failed", "no such method"))
+    assert (failed.state, failed.reason) == ("failed", "no such method")
+
+
+def test_what_a_person_aborted_is_stopped_and_what_the_keeper_ended_goes_on():
+    assert follow(ABORTED).state == "stopped"
+    next_one = follow(ABORTED, Note(session=3, ended="south is back"))
+    assert (next_one.state, next_one.session, next_one.reason) == ("waiting", 4, "south is back")
+    assert next_one.ended == ""  # the next one can be stopped by a person again
+    assert next_one.not_before == 0.0
+
+
+def test_a_server_that_was_killed_goes_on_at_once():
+    note = Note(session=1, strikes=3)
+    for session in range(2, 40):
+        note = follow(ABANDONED, note)
+        assert (note.state, note.session, note.not_before) == ("waiting", session, 0.0)
+
+
+def test_sites_that_are_missing_are_asked_again_later_and_later():
+    note, pauses = Note(), []
+    for _ in range(12):
+        note = follow(DONE, note, Outcome("waiting", "2 of 3 sites answered"))
+        assert (note.state, note.reason) == ("waiting", "2 of 3 sites answered")
+        pauses.append(note.not_before - 1000.0)
+    assert pauses[:3] == [PAUSE[0], 2 * PAUSE[0], 4 * PAUSE[0]]
+    assert pauses[-1] == PAUSE[1]
+
+
+def test_sessions_that_keep_dying_are_given_up_unless_they_get_somewhere():
+    note = Note(events=10)
+    for strike in range(1, STRIKES):
+        note = follow(DIED, note, events=10)
+        assert (note.state, note.strikes) == ("waiting", strike)
+    assert follow(DIED, note, events=10).state == "failed"
+    assert "see the server's log" in follow(DIED, note, events=10).reason
+    further = follow(DIED, note, events=11)
+    assert (further.state, further.strikes, further.events) == ("waiting", 1, 11)
+
+
+def test_a_note_survives_in_a_jobs_meta_data():
+    note = Note("running", "because", 7, 1.5, 2, 3, 4, "south is back")
+    assert Note.of({"name": "x", **note.as_meta()}) == note
+    assert Note.of({"name": "x"}) == Note()
+
+
+def test_an_outcome_is_forgotten_when_a_session_begins(tmp_path):
+    assert Outcome.read(tmp_path) == Outcome()
+    Outcome("waiting", "why").write(tmp_path)
+    assert Outcome.read(tmp_path) == Outcome("waiting", "why")
+    forget(tmp_path)
+    forget(tmp_path)
+    assert Outcome.read(tmp_path).state == ""
