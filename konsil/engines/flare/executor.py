@@ -41,7 +41,7 @@ class Relay(Executor):
     ) -> Shareable:
         """The party's answer to one message."""
         payload = shareable.pop(PAYLOAD)
-        self._server(GOT_IT, fl_ctx)
+        self._server(GOT_IT, fl_ctx, wait=0.0)
         result = Shareable()
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -51,15 +51,15 @@ class Relay(Executor):
                 self.logger.error(f"{task_name}, attempt {attempt}: {error}")
                 result[ERROR] = str(error)
         while len(result.get(PAYLOAD, b"")) > LARGE and not abort_signal.triggered:
-            if self._server(ASK_TURN, fl_ctx).get(GRANTED):
+            if self._server(ASK_TURN, fl_ctx, ANSWER).get(GRANTED):
                 break
             time.sleep(TURN_EVERY)
         return result
 
-    def _server(self, topic: str, fl_ctx: FLContext) -> Shareable:
-        """A word beside the tasks; an empty answer if the server did not hear it."""
+    def _server(self, topic: str, fl_ctx: FLContext, wait: float) -> Shareable:
+        """A word beside the tasks; an empty answer if none is awaited, or none came."""
         answers = fl_ctx.get_engine().send_aux_request(
-            [SERVER], topic, Shareable(), ANSWER, fl_ctx, optional=True
+            [SERVER], topic, Shareable(), wait, fl_ctx, optional=True
         )
         answer: Shareable = (answers or {}).get(SERVER) or Shareable()
         return answer

@@ -6,7 +6,7 @@ import ctypes
 import gc
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -25,6 +25,7 @@ from konsil.messages import Failure
 GLANCE = 0.25  # seconds between two looks at the signal to stop
 AT_ONCE = 3  # large messages on their way at the same time, each way
 LEASE = 30.0  # seconds; a slower message is not waited for, the next one sets out beside it
+COME = 2.0  # seconds for a site to come for its message; one that is busy holds up nobody
 
 log = logging.getLogger("konsil.link")
 
@@ -45,22 +46,27 @@ class Turns:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._since: dict[str, float] = {}
+        self._until: dict[str, float] = {}
 
-    def take(self, site: str) -> bool:
+    def take(self, site: str, lease: float) -> bool:
         """Whether it is this site's turn now."""
         with self._lock:
             now = time.monotonic()
-            self._since = {s: t for s, t in self._since.items() if now - t < LEASE}
-            if site in self._since or len(self._since) < AT_ONCE:
-                self._since.setdefault(site, now)
-                return True
-            return False
+            self._until = {s: end for s, end in self._until.items() if end > now}
+            if site not in self._until and len(self._until) >= AT_ONCE:
+                return False
+            self._until[site] = now + lease
+            return True
+
+    def keep(self, site: str, lease: float) -> None:
+        """Its message has set out."""
+        with self._lock:
+            self._until[site] = time.monotonic() + lease
 
     def give_back(self, site: str) -> None:
         """Its message has arrived."""
         with self._lock:
-            self._since.pop(site, None)
+            self._until.pop(site, None)
 
 
 class FlareLink:
@@ -96,7 +102,7 @@ class FlareLink:
         questions: dict[str, Question] = {}
         try:
             while unsent or questions:
-                while unsent and self._down.take(unsent[0]):
+                while unsent and self._down.take(unsent[0], COME):
                     site = unsent.pop(0)
                     questions[site] = self._question(topic, site, messages)
                 answer = self._next(end)
@@ -119,7 +125,11 @@ class FlareLink:
                 self._down.give_back(site)
 
     def _question(self, topic: str, site: str, messages: Mapping[str, bytes]) -> Question:
-        return Question(self._controller, self._context, topic, site, messages, self._arrivals)
+        def message() -> bytes:
+            self._down.keep(site, LEASE)
+            return messages[site]
+
+        return Question(self._controller, self._context, topic, site, message, self._arrivals)
 
     def _next(self, end: float | None) -> Answer | None:
         """The next to arrive; None when there may be something else to do."""
@@ -141,7 +151,8 @@ class FlareLink:
     def _asked(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """A site has a large answer, and asks whether it may send it now."""
         reply = Shareable()
-        reply[GRANTED] = self._up.take(fl_ctx.get_peer_context().get_identity_name())
+        site = fl_ctx.get_peer_context().get_identity_name()
+        reply[GRANTED] = self._up.take(site, LEASE)
         return reply
 
     def _gone(self, site: str) -> bool:
@@ -161,12 +172,12 @@ class Question:
         fl_ctx: FLContext,
         topic: str,
         site: str,
-        messages: Mapping[str, bytes],
+        message: Callable[[], bytes],
         arrivals: SimpleQueue[Answer | None],
     ) -> None:
         self._controller, self._context = controller, fl_ctx
         self._topic, self._site, self._arrivals = topic, site, arrivals
-        self._messages: Mapping[str, bytes] | None = messages
+        self._message: Callable[[], bytes] | None = message
         self._task = self._ask()
 
     def _ask(self) -> Task:
@@ -184,8 +195,8 @@ class Question:
     def _fetched(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """The site comes for its message. FLARE sends a copy: the task itself need not keep it."""
         data = Shareable()
-        if self._messages is not None:
-            data[PAYLOAD] = self._messages[self._site]
+        if self._message is not None:
+            data[PAYLOAD] = self._message()
         client_task.task.data = data
 
     def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
@@ -203,12 +214,12 @@ class Question:
 
     def _done(self, task: Task, fl_ctx: FLContext) -> None:
         """A site that was taken for dead may be back: its question must still stand then."""
-        if task.completion_status != TaskCompletionStatus.OK and self._messages is not None:
+        if task.completion_status != TaskCompletionStatus.OK and self._message is not None:
             log.info("%s: asking %s again (%s)", self._topic, self._site, task.completion_status)
             self._task = self._ask()
 
     def close(self) -> None:
         """No answer is wanted any more."""
-        self._messages = None
+        self._message = None
         self._task.data = Shareable()
         self._controller.cancel_task(self._task)

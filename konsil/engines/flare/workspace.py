@@ -18,6 +18,7 @@ from konsil.deploy.kit import Kit
 from konsil.engines.flare.job import CONTROLLER, EXECUTOR
 from konsil.files import write_text
 
+KEPT_SESSIONS = 20  # whose logs are kept
 HEARTBEAT = 4  # seconds between two signs of life of a site
 DEAD_AFTER = 30  # seconds without one: then a site counts as gone
 RETRY_AFTER = 30.0  # seconds without progress of a transfer: then it is tried again
@@ -44,6 +45,7 @@ SITE_RIGHTS = ("submit_job", "manage_job")
 
 def prepare(kit: Kit, folder: Path) -> Path:
     """The folder that FLARE works in: the kit's identity, our configuration."""
+    _tidy(folder)
     local, startup = folder / "local", folder / "startup"
     local.mkdir(parents=True, exist_ok=True)
     (folder / "transfer").mkdir(exist_ok=True)
@@ -57,6 +59,13 @@ def prepare(kit: Kit, folder: Path) -> Path:
     for name, content in files.items():
         write_text(local / name, json.dumps(content, indent=1))
     return folder
+
+
+def _tidy(folder: Path) -> None:
+    """Forget the oldest sessions: FLARE keeps what is left of each for ever."""
+    left = [path for path in folder.glob("*-*-*-*-*") if path.is_dir()]
+    for path in sorted(left, key=lambda path: path.stat().st_mtime)[:-KEPT_SESSIONS]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def arguments(kit: Kit, folder: Path) -> list[str]:
