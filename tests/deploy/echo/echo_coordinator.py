@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-import os
+import resource
 import time
 from collections.abc import Mapping
 
@@ -33,10 +33,9 @@ class Messages(Mapping):
         return len(self.sizes)
 
 
-def resident() -> int:
-    """Megabytes that this process holds."""
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 10**6
+def peak() -> int:
+    """The most megabytes that this process has ever held."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 // 10**6
 
 
 def coordinate(experiment, roster, link, folder, observers=(), plugins=()):
@@ -60,7 +59,7 @@ def coordinate(experiment, roster, link, folder, observers=(), plugins=()):
             "answers": answers,
             "expected": sums,
             "seconds": time.monotonic() - begun,
-            "resident": resident(),
+            "peak": peak(),
         }
         (folder / f"{number}.json").write_text(json.dumps(facts))
         for observer in observers:
