@@ -1,7 +1,7 @@
 """NVIDIA FLARE as what carries the messages. It knows no method, and no meaning of a message.
 
     admin's machine      the server's machine                        a site's machine
-    submit  ---------->  FLARE server: keeper.py, scheduler.py  <--  FLARE client
+    submit  ---------->  FLARE server: keeper.py  <-----------  FLARE client: site.py
                             |  starts for every session                 |  starts for every session
                          controller.py: coordinate()  <-- link.py -->  executor.py
                                                                         |  a socket of its own
