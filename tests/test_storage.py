@@ -3,6 +3,7 @@ import json
 import os
 import zlib
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import pytest
@@ -192,7 +193,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path):
         pytest.skip("no /dev/full here")
     header, parts = example()
     path = tmp_path / "state.knsl"
-    part = path.with_name(f".state.knsl.{os.getpid()}.part")
+    part = path.with_name(f".state.knsl.{os.getpid()}-{get_ident()}.part")
     part.symlink_to(full)
     with pytest.raises(StateError, match=r"state\.knsl: cannot be written \(No space left"):
         write_parts(path, header, parts)

@@ -32,6 +32,7 @@ from konsil.runner import Observer, Run, read_plan
 
 SERVER = "server"
 PATIENCE = 3600.0  # seconds in which a site opens its data before the first round
+GOODBYE = 30.0  # seconds for a site to hear that a run is over; one that left keeps its state
 
 
 class RemoteEngine:
@@ -44,10 +45,7 @@ class RemoteEngine:
         self, requests: Sequence[Request], deadline: float | None = None
     ) -> Iterator[Reply | Failure]:
         """A reply or a failure for every request."""
-        messages = {}
-        for request in requests:
-            messages[request.site] = request.to_bytes()
-            self._audit.message("sent", request.site, messages[request.site], Request)
+        messages = Envelopes(requests, self._audit)
         for site, answer in self._link.send("request", messages, deadline):
             yield self._read(site, answer)
 
@@ -61,6 +59,25 @@ class RemoteEngine:
 
     def close(self) -> None:
         """The link is not ours to close."""
+
+
+class Envelopes(Mapping[str, bytes]):
+    """Each site's message, made when it is fetched: never those of all sites at once."""
+
+    def __init__(self, requests: Sequence[Request], audit: Audit) -> None:
+        self._requests = {request.site: request for request in requests}
+        self._audit = audit
+
+    def __getitem__(self, site: str) -> bytes:
+        message = self._requests[site].to_bytes()
+        self._audit.message("sent", site, message, Request)
+        return message
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._requests)
+
+    def __len__(self) -> int:
+        return len(self._requests)
 
 
 def coordinate(
@@ -85,7 +102,7 @@ def coordinate(
         run.go(lambda: RemoteEngine(link, audit))
         draw_figures(folder, plan)
         over = _json({"plan": plan.hash, "run": folder.name})
-        _everyone(link, "done", dict.fromkeys(roster, over), audit)
+        _everyone(link, "done", dict.fromkeys(roster, over), audit, GOODBYE)
         Outcome("finished").write(folder)
     except RoundFailed as error:  # sites are missing: another session may find them
         Outcome("waiting", str(error)).write(folder)
@@ -143,12 +160,16 @@ def _all_of(
 
 
 def _everyone(
-    link: Link, topic: str, messages: Mapping[str, bytes], audit: Audit
+    link: Link,
+    topic: str,
+    messages: Mapping[str, bytes],
+    audit: Audit,
+    patience: float = PATIENCE,
 ) -> dict[str, bytes | Failure]:
     for site, message in messages.items():
         audit.note("sent", site=site, topic=topic, bytes=len(message))
     answers = {}
-    for site, answer in link.send(topic, messages, PATIENCE):
+    for site, answer in link.send(topic, messages, patience):
         answers[site] = accepted(answer)
         said = answers[site]
         reason = {"refused": said.reason} if isinstance(said, Failure) else {"bytes": len(said)}

@@ -26,12 +26,13 @@ class DirectLink:
     def send(
         self, topic: str, messages: Mapping[str, bytes], deadline: float | None = None
     ) -> Iterator[Answer]:
-        for site in reversed(messages):  # the order of arrival is not the roster's
+        for site in reversed(list(messages)):  # the order of arrival is not the roster's
             if site in self.gone:
                 yield site, Failure(site, "not connected")
                 continue
-            self.passed.append((topic, site, messages[site]))
-            answer = self.parties[site].answer(topic, messages[site])
+            message = messages[site]  # made when it is looked up
+            self.passed.append((topic, site, message))
+            answer = self.parties[site].answer(topic, message)
             self.passed.append((topic, site, answer))
             yield site, answer
 
