@@ -13,9 +13,9 @@ from pydicom import dcmread
 from konsil.config import FederationConfig, TaskConfig
 from konsil.data import open_federation
 from konsil.data.findings import BadFile
-from konsil.data.volumes.grid import Volume
 from konsil.data.importers import Options, import_dataset, importers
 from konsil.data.importers.volumes import lay_on
+from konsil.data.volumes.grid import Volume
 from konsil.errors import ConfigError, DataError
 from tests.data.volume_files import write_itk, write_nifti, write_segmentation, write_series
 
