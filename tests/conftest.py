@@ -6,17 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from federations import SIZE, write_shades, write_squares
 
 from konsil.config import Experiment, check_experiment
 from konsil.data import open_federation
 from konsil.plan import Plan
 
 torch.set_num_threads(1)
-SIZE = 32
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,36 +40,6 @@ def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shades")
     write_shades(folder, {"north": 8, "south": 12})
     return folder
-
-
-def write_squares(folder: Path, sites: dict[str, int]) -> None:
-    for place, (site, count) in enumerate(sites.items()):
-        rng = np.random.default_rng(place)
-        for kind in ("images", "masks"):
-            (folder / site / kind).mkdir(parents=True)
-        for number in range(count):
-            image = rng.normal(60 + 50 * place, 8, (SIZE, SIZE, 3)).clip(0, 255)
-            mask = np.zeros((SIZE, SIZE), np.uint8)
-            top, left = rng.integers(2, SIZE // 2, 2)
-            mask[top : top + 12, left : left + 12] = 255
-            image[mask > 0] += 60
-            Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(
-                folder / site / "images" / f"{number:03d}.png"
-            )
-            Image.fromarray(mask).save(folder / site / "masks" / f"{number:03d}.png")
-
-
-def write_shades(folder: Path, sites: dict[str, int]) -> None:
-    for place, (site, count) in enumerate(sites.items()):
-        rng = np.random.default_rng(place)
-        for name in ("healthy", "ill"):
-            (folder / site / name).mkdir(parents=True)
-        for number in range(count):
-            ill = number % 2
-            image = rng.normal(80 + 70 * ill + 20 * place, 10, (SIZE, SIZE, 3)).clip(0, 255)
-            Image.fromarray(image.astype(np.uint8)).save(
-                folder / site / ("ill" if ill else "healthy") / f"{number:03d}.png"
-            )
 
 
 @pytest.fixture

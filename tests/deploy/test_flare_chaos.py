@@ -23,7 +23,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 import wards
-from conftest import write_shades
+from federations import write_shades
 from wards import Submitted, Ward, wait_for
 
 from konsil.config import Experiment, check_experiment

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 import wards
-from conftest import write_shades, write_squares
+from federations import write_shades, write_squares
 
 from konsil.config import Experiment, check_experiment
 from konsil.data import open_federation

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 import wards
-from conftest import write_shades
+from federations import write_shades
 from wards import Ward, wait_for
 
 from konsil.config import check_experiment
