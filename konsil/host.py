@@ -18,7 +18,7 @@ from konsil.messages import Reply, Request
 from konsil.method import Upload
 from konsil.plan import Plan
 from konsil.randomness import global_stream
-from konsil.site import Site, SiteState, Workbench
+from konsil.site import Site, SiteState, StateFiles, Workbench
 from konsil.supermodel import SuperModel
 from konsil.tasks import Task
 from konsil.weights import Weights
@@ -57,11 +57,12 @@ class SiteHost:
     def _round(self, request: Request) -> Reply:
         # A killed coordinator's worker may still be at work on this very round: wait for it
         # instead of racing it, and find the round done.
-        with locked(self._path(request).parent):
+        with locked(self._folder(request)):
             return self._do_once(request)
 
     def _do_once(self, request: Request) -> Reply:
-        state = self._state(request)
+        states = self._states(request)
+        state = states.now()
         if state.round == request.round:
             return _reply(request, state.facts, state.upload)
         if state.round > request.round:
@@ -69,6 +70,7 @@ class SiteHost:
                 f"site {request.site}: asked for round {request.round}, but its state is at round "
                 f"{state.round}; this run folder is mixed with another run's"
             )
+        state = states.after(request.facts["after"], state)
         bench = self._workbench(request)
         site = self._site(request, state)
         with global_stream(bench.method.context.seed, request.site, request.round, "local"):
@@ -83,7 +85,7 @@ class SiteHost:
         state.upload, state.round = upload.parts, request.round
         if request.kind == "finish":
             self._hand_out(request, state)
-        self._save(request, state)
+        states.save(state, self.plan.experiment.engine.durable)
         return _reply(request, state.facts, state.upload)
 
     def _validate(self, site: Site, request: Request, state: SiteState) -> dict[str, Any]:
@@ -108,7 +110,7 @@ class SiteHost:
     def _hand_out(self, request: Request, state: SiteState) -> None:
         """The site's own models as files in its own folder, for the site to use."""
         for checkpoint, models in (("best", state.best), ("last", state.last)):
-            folder = self._path(request).parent / checkpoint
+            folder = self._folder(request) / checkpoint
             for role, weights in models.items():
                 folder.mkdir(parents=True, exist_ok=True)
                 weights.save(folder / f"{role}.safetensors")
@@ -143,10 +145,10 @@ class SiteHost:
         role = request.facts["role"]
         if role not in request.parts:
             return self._private(request, role)
-        return self._site(request, self._state(request)).localised(role, request.parts[role])
+        return self._site(request, self._states(request).now()).localised(role, request.parts[role])
 
     def _private(self, request: Request, role: str) -> Weights:
-        state = self._state(request)
+        state = self._states(request).now()
         models = state.best if request.facts["checkpoint"] == "best" else state.last
         if role not in models:
             raise StateError(f"site {request.site}: it has no {role} model; it took no part")
@@ -175,14 +177,11 @@ class SiteHost:
     def _training_data(self, site: str) -> TrainingData:
         return training_data(self.plan.data_folder, self.plan.members(site))
 
-    def _path(self, request: Request) -> Path:
-        return site_folder(self.run_folder / request.job, request.site) / "state.knsl"
+    def _folder(self, request: Request) -> Path:
+        return site_folder(self.run_folder / request.job, request.site)
 
-    def _state(self, request: Request) -> SiteState:
-        return SiteState.load(self._path(request), self.plan.hash)
-
-    def _save(self, request: Request, state: SiteState) -> None:
-        state.save(self._path(request), self.plan.hash, self.plan.experiment.engine.durable)
+    def _states(self, request: Request) -> StateFiles:
+        return StateFiles(self._folder(request), self.plan.hash)
 
 
 def check_finite(site: Site, upload: Upload) -> None:

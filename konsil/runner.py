@@ -25,6 +25,7 @@ from konsil.method import broadcast
 from konsil.observers.eventlog import EventLog
 from konsil.plan import Job, Plan
 from konsil.server import Record, Server
+from konsil.site import StateFiles
 
 Observer = Callable[[dict[str, Any]], None]
 RESULT_FILES: dict[Checkpoint, str] = {"best": "results.csv", "last": "results-last.csv"}
@@ -162,7 +163,7 @@ class Run:
         """A finished job needs no optimiser moments: gigabytes, with many sites and seeds."""
         for site in (self.folder / job.name).glob("sites/*"):
             remove_parts(site)
-            (site / "state.knsl").unlink(missing_ok=True)
+            StateFiles(site, self.plan.hash).forget()
         shutil.rmtree(self.folder / job.name / "server", ignore_errors=True)
 
     def _notify(self, event: str, **facts: Any) -> None:

@@ -29,6 +29,7 @@ class Record:
     best: dict[str, Weights] = field(default_factory=dict)  # shared parts, by validation
     best_scores: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)  # validation, round by round
+    counted: dict[str, int] = field(default_factory=dict)  # site -> its last round that counts
     finished: bool = False
 
     def save(self, path: Path, plan: str, durable: bool) -> None:
@@ -38,6 +39,7 @@ class Record:
             "round": self.round,
             "best_scores": self.best_scores,
             "history": self.history,
+            "counted": self.counted,
             "finished": self.finished,
         }
         parts = {f"shared/{n}": w for n, w in self.shared.items()}
@@ -194,6 +196,7 @@ class Server:
         self._learn_of(intake, number - 1)
         self.record.shared = self.method.merge(self.record.shared, intake.means())
         self.record.round = number
+        self.record.counted |= dict.fromkeys(intake.summed, number)
         self._save()
         self.notify("round_done", round=number, sites=intake.summed)
 
@@ -224,7 +227,7 @@ class Server:
 
     def _request(self, kind: Kind, site: str, number: int, validate: bool) -> Request:
         parts = self.method.sent(site, self.record.shared)
-        facts = {"validate": validate}
+        facts = {"validate": validate, "after": self.record.counted.get(site, 0)}
         return Request(kind, self.job.name, site, number, self.plan.hash, parts, facts)
 
     def _away(self, site: str, number: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -111,6 +112,51 @@ class SiteState:
                 parts[key] = weights
                 header[section][name] = key
         write_parts(path, header, parts, durable)
+
+
+class StateFiles:
+    """A site's state on its disk: after the last round it has done, and as it was before that.
+
+    A round counts at both sides or at neither. A reply that the server did not take (too late, or
+    refused) leaves its site one round ahead: the next request says after which round the server
+    goes on, and the site goes back there.
+    """
+
+    NAMES = ("state.knsl", "before.knsl")
+
+    def __init__(self, folder: Path, plan: str) -> None:
+        self.folder, self._plan = folder, plan
+        self._now, self._before = (folder / name for name in self.NAMES)
+
+    def now(self) -> SiteState:
+        """The state after the last round; that of the round before if it could not be saved."""
+        return SiteState.load(self._now if self._now.exists() else self._before, self._plan)
+
+    def after(self, number: int, state: SiteState) -> SiteState:
+        """What the state is or was after a round; a round that came since is dropped."""
+        if state.round > number:
+            if not number:
+                self.forget()
+            elif self._before.exists():
+                os.replace(self._before, self._now)
+            state = self.now()
+        if state.round != number:
+            raise StateError(
+                f"{self.folder}: the state is that of round {state.round}, the server goes on "
+                f"after round {number}: bring back this folder as it was, or begin a new run"
+            )
+        return state
+
+    def save(self, state: SiteState, durable: bool) -> None:
+        """One round further; the state before it is kept until the next."""
+        if self._now.exists():  # it does not when the disk was full the last time
+            os.replace(self._now, self._before)
+        state.save(self._now, self._plan, durable)
+
+    def forget(self) -> None:
+        """There will be no further round."""
+        for path in (self._now, self._before):
+            path.unlink(missing_ok=True)
 
 
 class Site:

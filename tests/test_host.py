@@ -14,13 +14,16 @@ from konsil.files import locked
 from konsil.host import SiteHost, site_folder
 from konsil.messages import Request
 from konsil.method import broadcast
-from konsil.site import Site
+from konsil.site import Site, StateFiles
 
 
-def request_for(plan, site: str = "north", number: int = 1, kind: str = "round", **facts):
+def request_for(
+    plan, site: str = "north", number: int = 1, kind: str = "round", after: int = 0, **facts
+):
     job = plan.jobs[0]
     parts = broadcast(plan.method(job).initial_parts())
-    return Request(kind, job.name, site, number, plan.hash, parts, {"validate": True} | facts)
+    facts = {"validate": True, "after": after} | facts
+    return Request(kind, job.name, site, number, plan.hash, parts, facts)
 
 
 @pytest.fixture
@@ -79,6 +82,63 @@ def test_a_site_ahead_of_the_request_refuses(make_plan, tmp_path):
         host.handle(request_for(plan, number=1))
 
 
+@pytest.mark.parametrize("method", ["fedsm", "fedsoup", "scaffold", "local"])
+@pytest.mark.parametrize("missed", [1, 2])
+def test_a_round_that_the_server_did_not_count_leaves_no_trace(make_plan, tmp_path, method, missed):
+    """Its reply came too late, or was refused: as if the site had been away."""
+    plan = make_plan(methods=[method])
+    away, late = (SiteHost(plan, tmp_path / name) for name in ("away", "late"))
+    for number in range(1, missed):
+        for host in (away, late):
+            host.handle(request_for(plan, number=number, after=number - 1))
+    late.handle(request_for(plan, number=missed, after=missed - 1))
+    for number, after in ((missed + 1, missed - 1), (missed + 2, missed + 1)):
+        request = request_for(plan, number=number, after=after)
+        assert late.handle(request).to_bytes() == away.handle(request).to_bytes()
+    folders = [site_folder(tmp_path / n / request.job, "north") for n in ("away", "late")]
+    same = {tuple((f / name).read_bytes() for name in StateFiles.NAMES) for f in folders}
+    assert len(same) == 1
+
+
+def test_rounds_may_fail_to_count_again_and_again(make_plan, tmp_path):
+    plan = make_plan(methods=["fedsm"])
+    away, late = (SiteHost(plan, tmp_path / name) for name in ("away", "late"))
+    for host in (away, late):
+        host.handle(request_for(plan))
+    for number in (2, 3, 4):
+        late.handle(request_for(plan, number=number, after=1))
+    request = request_for(plan, number=5, after=1)
+    assert late.handle(request).to_bytes() == away.handle(request).to_bytes()
+
+
+def test_a_state_that_is_older_than_the_server_knows_is_refused(make_plan, tmp_path):
+    """A disk that was brought back from an old copy: silently beginning anew would lose rounds."""
+    plan = make_plan()
+    host = SiteHost(plan, tmp_path)
+    host.handle(request_for(plan))
+    with pytest.raises(StateError, match=r"north: .*that of round 1.*goes on after round 2"):
+        host.handle(request_for(plan, number=3, after=2))
+
+
+def test_a_state_that_could_not_be_saved_leaves_the_one_before(make_plan, tmp_path, monkeypatch):
+    """The disk is full at the worst moment, twice; then there is room."""
+    plan = make_plan(methods=["fedsm"])
+    calm, hit = (SiteHost(plan, tmp_path / name) for name in ("calm", "hit"))
+    second = request_for(plan, number=2, after=1)
+    for host in (calm, hit):
+        host.handle(request_for(plan))
+    with monkeypatch.context() as patch:
+        patch.setattr("konsil.site.write_parts", _no_room)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                hit.handle(second)
+    assert hit.handle(second).to_bytes() == calm.handle(second).to_bytes()
+
+
+def _no_room(*_):
+    raise OSError(28, "No space left on device")
+
+
 def test_another_plan_is_refused(make_plan, tmp_path):
     plan = make_plan()
     other = replace(request_for(plan), plan="0123456789abcdef")
@@ -124,7 +184,7 @@ def test_private_state_stays_below_the_sites_own_folder(make_plan, tmp_path):
     plan = make_plan(methods=["fedsm"])
     host = SiteHost(plan, tmp_path)
     host.handle(request_for(plan))
-    host.handle(request_for(plan, number=3, kind="finish"))
+    host.handle(request_for(plan, number=3, kind="finish", after=1))
     own = site_folder(tmp_path / plan.jobs[0].name, "north")
     written = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert written

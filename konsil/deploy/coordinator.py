@@ -21,10 +21,11 @@ from konsil.deploy.agreement import (
     without_places,
 )
 from konsil.deploy.audit import Audit
+from konsil.deploy.deadline import RoundClock
 from konsil.deploy.link import Link
 from konsil.deploy.outcome import Outcome, forget
 from konsil.deploy.party import ACCEPTED
-from konsil.errors import KonsilError, RoundFailed
+from konsil.errors import KonsilError, RoundFailed, RunError
 from konsil.messages import Failure, Reply, Request
 from konsil.plan import Plan
 from konsil.report.figures import draw_figures
@@ -38,16 +39,18 @@ GOODBYE = 30.0  # seconds for a site to hear that a run is over; one that left k
 class RemoteEngine:
     """The engine's one call over a link, with a line in the audit trail for every message."""
 
-    def __init__(self, link: Link, audit: Audit) -> None:
-        self._link, self._audit = link, audit
+    def __init__(self, link: Link, audit: Audit, clock: RoundClock) -> None:
+        self._link, self._audit, self._clock = link, audit, clock
 
     def exchange(
         self, requests: Sequence[Request], deadline: float | None = None
     ) -> Iterator[Reply | Failure]:
         """A reply or a failure for every request."""
         messages = Envelopes(requests, self._audit)
-        for site, answer in self._link.send("request", messages, deadline):
+        left = self._clock.left(requests[0], deadline) if requests else None
+        for site, answer in self._link.send("request", messages, left):
             yield self._read(site, answer)
+            note_too_late(self._link, self._audit)
 
     def _read(self, site: str, answer: bytes | Failure) -> Reply | Failure:
         payload = accepted(answer)
@@ -59,6 +62,14 @@ class RemoteEngine:
 
     def close(self) -> None:
         """The link is not ours to close."""
+
+
+def note_too_late(link: Link, audit: Audit) -> None:
+    """What arrived and does not count is in the trail as well."""
+    for site, answer in link.too_late():
+        payload = accepted(answer)
+        if not isinstance(payload, Failure):
+            audit.message("too late", site, payload, Reply)
 
 
 class Envelopes(Mapping[str, bytes]):
@@ -94,23 +105,25 @@ def coordinate(
     """
     folder.mkdir(parents=True, exist_ok=True)
     forget(folder)
-    audit = Audit(folder, SERVER)
+    audit, clock = Audit(folder, SERVER), RoundClock(folder)
     try:
         plan = _plan(experiment, roster, link, folder, audit, plugins)
         run = Run(plan, folder, observers)
         run.prepare(resume=True, write_splits=None)
-        run.go(lambda: RemoteEngine(link, audit))
+        run.go(lambda: RemoteEngine(link, audit, clock))
         draw_figures(folder, plan)
         over = _json({"plan": plan.hash, "run": folder.name})
         _everyone(link, "done", dict.fromkeys(roster, over), audit, GOODBYE)
         Outcome("finished").write(folder)
     except RoundFailed as error:  # sites are missing: another session may find them
+        clock.forget()
         Outcome("waiting", str(error)).write(folder)
         raise
     except KonsilError as error:
         Outcome("failed", str(error)).write(folder)
         raise
     finally:
+        note_too_late(link, audit)
         audit.close()
 
 
@@ -125,7 +138,7 @@ def _plan(
     """The plan that all sites agree to: the folder's, or a new one."""
     experiment = check_experiment({**raw, "plugins": [str(p) for p in plugins]}, "experiment")
     if (folder / "plan.yaml").exists():
-        plan = Plan.from_json(read_plan(folder))
+        plan = _unchanged_plan(folder)
     else:
         plan = _new_plan(experiment, roster, link, audit)
     shared = plan.to_json()
@@ -137,6 +150,18 @@ def _plan(
         _stop_if_any(refused, "agree to the plan")
     for site, reason in refused.items():  # a run that goes on may miss a site for some rounds
         audit.note("not agreed", site=site, reason=reason)
+    return plan
+
+
+def _unchanged_plan(folder: Path) -> Plan:
+    """The plan of a run that goes on, as the sites have agreed to it."""
+    facts = read_plan(folder)
+    plan = Plan.from_json(facts)
+    if plan.hash != facts["hash"]:
+        raise RunError(
+            f"{folder.name}/plan.yaml was changed: it is of plan {facts['hash']}, its content "
+            f"is that of {plan.hash}; bring it back as it was, or submit a new run"
+        )
     return plan
 
 

@@ -20,3 +20,6 @@ class Link(Protocol):
 
         A Failure for each site that has not answered after `deadline` seconds, or is gone.
         """
+
+    def too_late(self) -> list[tuple[str, bytes]]:
+        """Answers, since the last call, that came when nobody waited for them any more."""

@@ -32,6 +32,7 @@ from konsil.files import write_text
 from konsil.host import SiteHost
 from konsil.messages import Reply, Request
 from konsil.plan import Plan
+from konsil.site import StateFiles
 
 ACCEPTED, REFUSED = b"A", b"R"
 RUN_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"  # it becomes a folder
@@ -140,6 +141,7 @@ class SiteParty:
         plan, answer = self._made_own(shared)
         check_plan_is_ours(plan, shared, self.site, answer)
         self.policy.check_plan(plan, self.site)
+        self._check_run(plan.hash, shared["run"])
         write_text(self._agreed(plan.hash), json.dumps(shared, indent=1), durable=True)
         self._hosts = {plan.hash: self._new_host(plan, shared)}
         self.audit.note(
@@ -153,6 +155,16 @@ class SiteParty:
         for line in in_words(plan, self._agreed(plan.hash)):
             self.tell(line)
         return _json({"plan": plan.hash})
+
+    def _check_run(self, plan: str, run: str) -> None:
+        """A run whose rounds have begun is of the plan that it began with."""
+        began = self._runs(plan, run).parent.parent.glob(f"*/{run}")
+        known = [folder.parent.name for folder in began]
+        if known and plan not in known:
+            raise PolicyRefused(
+                f"run {run}: this site agreed to plan {known[0]}, now it is shown plan {plan}; a "
+                "changed plan is a new run: submit it under another name"
+            )
 
     def _made_own(self, shared: dict[str, Any]) -> tuple[Plan, Opened]:
         experiment = self._own(shared["experiment"])
@@ -211,8 +223,9 @@ class SiteParty:
     def _done(self, payload: bytes) -> bytes:
         """A run is over: what only further rounds would have needed goes."""
         over = json.loads(payload)
-        for state in self._runs(over["plan"], over["run"]).rglob("state.knsl"):
-            state.unlink()
+        for name in StateFiles.NAMES:
+            for state in self._runs(over["plan"], over["run"]).rglob(name):
+                state.unlink()
         self.audit.note("done", plan=over["plan"], run=over["run"])
         return b""
 

@@ -14,8 +14,8 @@ correction below is consistent there, and with plain SGD they are the same:
   optimiser, and option II is exact.
 
 Controls are for trainable values only; running statistics are averaged as in FedAvg. A site that
-is away keeps its control and its share of c. A site whose reply the server does not take (late,
-refused) has changed its control all the same: c misses that change from then on.
+is away keeps its control and its share of c; so does one whose reply the server does not take
+(late, refused), as it goes back to the round before.
 """
 
 from typing import Literal

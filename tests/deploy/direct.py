@@ -22,6 +22,8 @@ class DirectLink:
         self.parties = dict(parties)
         self.passed: list[tuple[str, str, bytes]] = []
         self.gone: set[str] = set()
+        self.slow: set[str] = set()  # they compute, and answer after the deadline
+        self._late: list[tuple[str, bytes]] = []
 
     def send(
         self, topic: str, messages: Mapping[str, bytes], deadline: float | None = None
@@ -34,7 +36,15 @@ class DirectLink:
             self.passed.append((topic, site, message))
             answer = self.parties[site].answer(topic, message)
             self.passed.append((topic, site, answer))
+            if site in self.slow:
+                self._late.append((site, answer))
+                yield site, Failure(site, "no answer before the deadline")
+                continue
             yield site, answer
+
+    def too_late(self) -> list[tuple[str, bytes]]:
+        late, self._late = self._late, []
+        return late
 
 
 def parties(

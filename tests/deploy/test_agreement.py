@@ -10,7 +10,7 @@ import pytest
 from konsil.data import open_federation
 from konsil.deploy.coordinator import coordinate, without_places
 from konsil.deploy.policy import Policy, read_policy
-from konsil.errors import ConfigError, RoundFailed
+from konsil.errors import ConfigError, RoundFailed, RunError
 from konsil.plan import Plan
 from konsil.runner import Run
 
@@ -100,6 +100,30 @@ def test_a_new_run_of_a_stopped_runs_plan(experiment, tmp_path):
     coordinate(without_places(e), SITES, again, tmp_path / "another")
     coordinate(without_places(e), SITES, again, tmp_path / "run")
     assert models(tmp_path / "another") == models(tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", ["fedsm", "fedsoup", "scaffold"])
+def test_a_late_answer_is_an_absence(experiment, tmp_path, method):
+    """South computes round 2, and its answer comes after the deadline: no trace of it is left."""
+    e = experiment(methods=[method], rounds=4, server={"min_sites": 1, "deadline": 60})
+    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    send = link.send
+
+    def slow(topic, messages, deadline=None):
+        requests = sum(topic == "request" for topic, *_ in link.passed)
+        link.slow = {"south"} if requests == 2 * len(SITES) else set()  # a question and an answer
+        yield from send(topic, messages, deadline)
+
+    link.send = slow
+    coordinate(without_places(e), SITES, link, tmp_path / "run")
+    absent = experiment(
+        methods=[method], rounds=4, server={"min_sites": 1, "absences": {"south": [2]}}
+    )
+    alone = in_process(absent, tmp_path / "alone")
+    assert models(tmp_path / "run") == models(alone)
+    assert (tmp_path / "run" / "results.csv").read_bytes() == (alone / "results.csv").read_bytes()
+    [late] = trail(tmp_path / "run", "too late")
+    assert (late["site"], late["round"], late["kind"]) == ("south", 2, "round")
 
 
 TEXTS = (".jsonl", ".json", ".yaml", ".csv", ".log")
@@ -217,6 +241,43 @@ def test_a_changed_plan_is_refused(experiment, tmp_path):
     other = direct.deploy(experiment(rounds=1), tmp_path / "other", SITES)
     [stranger, *_] = [p for t, s, p in other.passed if t == "request" and s == "north"]
     assert b"this site has not agreed to it" in party.answer("request", stranger)
+
+
+def interrupted(e, tmp_path) -> direct.DirectLink:
+    """A run whose sites are gone after round 1."""
+    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    send = link.send
+
+    def cut(topic, messages, deadline=None):
+        if sum(topic == "request" for topic, *_ in link.passed) >= 2 * len(SITES):
+            link.gone = set(SITES)
+        yield from send(topic, messages, deadline)
+
+    link.send = cut
+    with pytest.raises(RoundFailed):
+        coordinate(without_places(e), SITES, link, tmp_path / "run")
+    return direct.DirectLink(link.parties)
+
+
+def test_a_plan_that_was_changed_at_the_server_goes_no_further(experiment, tmp_path):
+    e = experiment(rounds=2)
+    link = interrupted(e, tmp_path)
+    path = tmp_path / "run" / "plan.yaml"
+    path.write_text(path.read_text().replace("rounds: 2", "rounds: 3"))
+    with pytest.raises(RunError, match=r"plan\.yaml was changed: it is of plan [0-9a-f]{16}"):
+        coordinate(without_places(e), SITES, link, tmp_path / "run")
+    assert link.passed == []
+    assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "failed"
+
+
+def test_a_run_that_has_begun_keeps_its_plan(experiment, tmp_path):
+    """A server that shows another plan, with the right hash, under the name of a known run."""
+    link = interrupted(experiment(rounds=2), tmp_path)
+    shutil.rmtree(tmp_path / "run")
+    changed = without_places(experiment(rounds=3))
+    with pytest.raises(RoundFailed, match="north: refused: run run: this site agreed to plan"):
+        coordinate(changed, SITES, link, tmp_path / "run")
+    coordinate(changed, SITES, link, tmp_path / "another")
 
 
 def test_audit_trails_of_both_sides_agree(experiment, tmp_path):

@@ -12,7 +12,10 @@ from wards import Ward, wait_for
 
 from konsil.config import check_experiment
 from konsil.deploy.admin import connect
-from konsil.deploy.deployment import ADMIN
+from konsil.deploy.agreement import without_places
+from konsil.deploy.deployment import ADMIN, SERVER
+from konsil.plan import Plan
+from konsil.runner import read_plan
 
 pytestmark = pytest.mark.slow
 SITES = ["north", "south"]
@@ -23,13 +26,13 @@ def tiny(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shades")
     write_shades(folder, {"north": 8, "south": 12})
 
-    def of(method: str):
+    def of(method: str, rounds: int = 2):
         raw = {
             "federation": {"folder": str(folder), "image_size": 32},
             "task": {"name": "classification"},
             "network": {"name": "small"},
             "methods": [method],
-            "rounds": 2,
+            "rounds": rounds,
         }
         return check_experiment(raw, "test")
 
@@ -66,3 +69,35 @@ def test_refused_in_words_on_both_sides(ward: Ward, tiny, method, topic, why):
         wait_for(lambda: why in admin.status(run.folder.name, events=False).reason, "the reason")
         admin.stop(run.folder.name)
         assert admin.status(run.folder.name, events=False).state == "stopped"
+
+
+def test_a_changed_plan_is_refused_in_words_on_both_sides(tiny, tmp_path):
+    """Changed on the server's disk in mid-run: by itself, and together with its hash."""
+    many = tiny("fedavg", rounds=200)
+    with Ward(many, tmp_path / "ward") as ward:
+        run = ward.submit(many, "changed")
+        wait_for(lambda: run.has("round_done", round=1), "round 1")
+        ward.kill(SERVER)
+        path = run.folder / "plan.yaml"
+        path.write_text(path.read_text().replace("rounds: 200", "rounds: 300"))
+        ward.start(SERVER)
+        why = "changed/plan.yaml was changed"
+        wait_for(lambda: why in run.outcome.reason, "the server's refusal")
+        assert run.outcome.state == "failed"
+        wait_for(lambda: any(why in said for said in ward.said), "a word at the server")
+
+        old = read_plan(run.folder)
+        new = Plan.from_json(old).hash
+        path.write_text(path.read_text().replace(old["hash"], new))
+        with connect(ward.kits[ADMIN]) as admin:
+            wait_for(lambda: admin.status("changed", events=False).state == "failed", "its end")
+            assert why in admin.status("changed", events=False).reason
+            admin.submit(without_places(many), ward.sites, "changed")
+            why = f"this site agreed to plan {old['hash']}, now it is shown plan {new}"
+            wait_for(lambda: why in run.outcome.reason, "the sites' refusal")
+            assert [site for site in ward.sites if f"{site}: refused: " in run.outcome.reason]
+            wait_for(
+                lambda: why in admin.status("changed", events=False).reason, "the admin's view"
+            )
+        for site in ward.sites:
+            assert [s for s in ward.said if s.startswith(f"{site}: refused (agree)") and why in s]

@@ -11,7 +11,7 @@ def test_it_answers_in_order_and_turns_errors_into_failures(make_plan, tmp_path)
     job = plan.jobs[0]
     parts = broadcast(plan.method(job).initial_parts())
     requests = [
-        Request("round", job.name, site, 1, plan_hash, parts, {"validate": False})
+        Request("round", job.name, site, 1, plan_hash, parts, {"validate": False, "after": 0})
         for site, plan_hash in (("south", plan.hash), ("north", "another plan"))
     ]
     south, north = InProcessEngine(plan, tmp_path).exchange(requests)

@@ -57,5 +57,6 @@ def test_an_absent_site_stands_still(make_plan, tmp_path):
     after = toy.state_of(plan, tmp_path, "north")
     assert after.round == 1
     assert after.private["local"].equals(before)
-    late = Request("round", "local/seed0", "north", 3, plan.hash, {}, {"validate": False})
+    facts = {"validate": False, "after": 1}
+    late = Request("round", "local/seed0", "north", 3, plan.hash, {}, facts)
     assert server.engine.host.handle(late).round == 3  # and it can go on afterwards

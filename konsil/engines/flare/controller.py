@@ -33,6 +33,7 @@ class Session(Controller):
 
     def __init__(self) -> None:
         super().__init__(task_check_period=LOOK_EVERY)
+        self._link: FlareLink | None = None
         end_with_parent()
 
     def start_controller(self, fl_ctx: FLContext) -> None:
@@ -48,6 +49,7 @@ class Session(Controller):
         folder = settings.run_folder(order.run)
         clients: list[Client] = fl_ctx.get_engine().get_clients()
         link = FlareLink(self, fl_ctx, abort_signal, {client.name for client in clients})
+        self._link = link
         with locked(folder):  # a killed server's session may need a moment to end
             plugins = [Path(path) for path in settings.plugins]
             try:
@@ -68,6 +70,8 @@ class Session(Controller):
     ) -> None:
         """Too late, or twice: nobody waits for it."""
         log.warning("%s: an answer of %s that nobody waits for was dropped", task_name, client.name)
+        if self._link is not None:
+            self._link.drop(client.name, result)
 
 
 def log_event(event: dict[str, Any]) -> None:

@@ -83,6 +83,7 @@ class FlareLink:
         self._abort, self._present = abort, present
         self._down, self._up = Turns(), Turns()
         self._arrivals: SimpleQueue[Answer | None] = SimpleQueue()
+        self._late: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
         gc.freeze()  # what is there now stays: later collections need not look at it
         engine = fl_ctx.get_engine()
         engine.register_aux_message_handler(GOT_IT, self._got)
@@ -123,6 +124,15 @@ class FlareLink:
             for site, question in questions.items():
                 question.close()
                 self._down.give_back(site)
+
+    def drop(self, site: str, result: Shareable) -> None:
+        """An answer that nobody waits for."""
+        if PAYLOAD in result:
+            self._late.put((site, result.pop(PAYLOAD)))
+
+    def too_late(self) -> list[tuple[str, bytes]]:
+        """Answers, since the last call, that came when nobody waited for them any more."""
+        return [self._late.get() for _ in range(self._late.qsize())]
 
     def _question(self, topic: str, site: str, messages: Mapping[str, bytes]) -> Question:
         def message() -> bytes:
