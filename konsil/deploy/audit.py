@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from konsil.errors import StateError
 from konsil.messages import Message
 from konsil.observers.eventlog import EventLog
 from konsil.report.audit import FILE
+
+Buffer = bytes | memoryview
+M = TypeVar("M", bound=Message)
 
 
 class Audit:
@@ -23,17 +26,23 @@ class Audit:
         """A decision, or something that happened."""
         self._log({"party": self.party, "event": event, **facts})
 
-    def message(self, event: str, site: str, payload: bytes, kind: type[Message]) -> None:
-        """A request or reply that was sent or received."""
-        facts: dict[str, Any] = {
-            "site": site,
-            "bytes": len(payload),
-            "sha256": hashlib.sha256(payload).hexdigest(),
-        }
+    def sent(self, site: str, message: Message, payload: Buffer) -> None:
+        """A message that leaves, with its bytes."""
+        self._message("sent", site, payload, _contents(message))
+
+    def received(self, site: str, payload: Buffer, kind: type[M], event: str = "received") -> M:
+        """The message in these bytes. One that is damaged is in the trail as well, and refused."""
         try:
-            self.note(event, **facts, **_contents(kind.from_bytes(payload)))
-        except StateError as error:  # a damaged message is logged as well
-            self.note(event, **facts, damaged=str(error))
+            message = kind.from_bytes(bytearray(payload))
+        except StateError as error:
+            self._message(event, site, payload, {"damaged": str(error)})
+            raise
+        self._message(event, site, payload, _contents(message))
+        return message
+
+    def _message(self, event: str, site: str, payload: Buffer, contents: dict[str, Any]) -> None:
+        digest = hashlib.sha256(payload).hexdigest()
+        self.note(event, site=site, bytes=len(payload), sha256=digest, **contents)
 
     def close(self) -> None:
         """No more events."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from konsil.deploy.deadline import RoundClock
 from konsil.deploy.link import Link
 from konsil.deploy.outcome import Outcome, forget
 from konsil.deploy.party import ACCEPTED
-from konsil.errors import KonsilError, RoundFailed, RunError
+from konsil.errors import KonsilError, RoundFailed, RunError, StateError
 from konsil.messages import Failure, Reply, Request
 from konsil.plan import Plan
 from konsil.report.figures import draw_figures
@@ -53,12 +54,21 @@ class RemoteEngine:
             note_too_late(self._link, self._audit)
 
     def _read(self, site: str, answer: bytes | Failure) -> Reply | Failure:
+        """The link knows who sent it; that no site answers in another's name is seen to here."""
         payload = accepted(answer)
         if isinstance(payload, Failure):
-            self._audit.note("missing", site=site, reason=payload.reason)
-            return Failure(site, payload.reason)
-        self._audit.message("received", site, payload, Reply)
-        return Reply.from_bytes(bytearray(payload))
+            return self._missing(site, payload.reason)
+        try:
+            reply = self._audit.received(site, payload, Reply)
+        except StateError as error:
+            return self._missing(site, str(error))
+        if reply.site != site:
+            return self._missing(site, f"refused: an answer in the name of {reply.site}")
+        return reply
+
+    def _missing(self, site: str, reason: str) -> Failure:
+        self._audit.note("missing", site=site, reason=reason)
+        return Failure(site, reason)
 
     def close(self) -> None:
         """The link is not ours to close."""
@@ -69,7 +79,8 @@ def note_too_late(link: Link, audit: Audit) -> None:
     for site, answer in link.too_late():
         payload = accepted(answer)
         if not isinstance(payload, Failure):
-            audit.message("too late", site, payload, Reply)
+            with suppress(StateError):  # it is not read
+                audit.received(site, payload, Reply, "too late")
 
 
 class Envelopes(Mapping[str, bytes]):
@@ -80,9 +91,10 @@ class Envelopes(Mapping[str, bytes]):
         self._audit = audit
 
     def __getitem__(self, site: str) -> bytes:
-        message = self._requests[site].to_bytes()
-        self._audit.message("sent", site, message, Request)
-        return message
+        request = self._requests[site]
+        payload = request.to_bytes()
+        self._audit.sent(site, request, payload)
+        return payload
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._requests)
@@ -181,7 +193,7 @@ def _all_of(
 ) -> dict[str, dict[str, Any]]:
     answers = _everyone(link, topic, messages, audit)
     _stop_if_any({s: a.reason for s, a in answers.items() if isinstance(a, Failure)}, topic)
-    return {site: json.loads(answers[site]) for site in messages}  # type: ignore[arg-type]
+    return {site: json.loads(bytes(answers[site])) for site in messages}  # type: ignore[arg-type]
 
 
 def _everyone(
@@ -190,7 +202,7 @@ def _everyone(
     messages: Mapping[str, bytes],
     audit: Audit,
     patience: float = PATIENCE,
-) -> dict[str, bytes | Failure]:
+) -> dict[str, memoryview | Failure]:
     for site, message in messages.items():
         audit.note("sent", site=site, topic=topic, bytes=len(message))
     answers = {}
@@ -208,12 +220,12 @@ def _stop_if_any(refused: Mapping[str, str], what: str) -> None:
         raise RoundFailed(f"these sites did not {what}:\n{lines}")
 
 
-def accepted(answer: bytes | Failure) -> bytes | Failure:
+def accepted(answer: bytes | Failure) -> memoryview | Failure:
     """What a site accepted to answer; otherwise why not."""
     if isinstance(answer, Failure):
         return answer
     if answer[:1] == ACCEPTED:
-        return bytes(memoryview(answer)[1:])
+        return memoryview(answer)[1:]
     return Failure("", answer[1:].decode(errors="replace"))
 
 

@@ -178,15 +178,14 @@ class SiteParty:
     # --- rounds ---
 
     def _request(self, payload: bytes) -> bytes:
-        self.audit.message("received", self.site, payload, Request)
-        request = Request.from_bytes(bytearray(payload))
+        request = self.audit.received(self.site, payload, Request)
         if request.site != self.site:
             raise PolicyRefused(f"a request for {request.site} reached {self.site}")
         host = self._host(request.plan)
         reply = self._within_policy(host.handle(request), host.plan, request)
         answer = reply.to_bytes()
         self.policy.check_size(len(answer), "reply")
-        self.audit.message("sent", self.site, answer, Reply)
+        self.audit.sent(self.site, reply, answer)
         if request.kind == "round":
             self.tell(f"{request.job}: round {request.round} answered")
         return answer

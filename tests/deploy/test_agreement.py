@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import direct
@@ -11,6 +12,7 @@ from konsil.data import open_federation
 from konsil.deploy.coordinator import coordinate, without_places
 from konsil.deploy.policy import Policy, read_policy
 from konsil.errors import ConfigError, RoundFailed, RunError
+from konsil.messages import Reply
 from konsil.plan import Plan
 from konsil.runner import Run
 
@@ -278,6 +280,35 @@ def test_a_run_that_has_begun_keeps_its_plan(experiment, tmp_path):
     with pytest.raises(RoundFailed, match="north: refused: run run: this site agreed to plan"):
         coordinate(changed, SITES, link, tmp_path / "run")
     coordinate(changed, SITES, link, tmp_path / "another")
+
+
+@pytest.mark.parametrize(
+    ("forge", "why"),
+    [
+        (lambda reply: replace(reply, site="north").to_bytes(), "an answer in the name of north"),
+        (lambda reply: reply.to_bytes()[:-8], "damaged"),
+        (lambda reply: b"", "not a Konsil message"),
+    ],
+)
+def test_a_site_that_lies_harms_nobody_but_itself(experiment, tmp_path, forge, why):
+    e = experiment(rounds=2, server={"min_sites": 1})
+    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    honest = link.parties["south"].answer
+
+    def lie(topic, payload):
+        answer = honest(topic, payload)
+        if topic == "request" and (reply := Reply.from_bytes(answer[1:])).kind == "round":
+            return b"A" + forge(reply)
+        return answer
+
+    link.parties["south"].answer = lie
+    coordinate(without_places(e), SITES, link, tmp_path / "run")
+    trail = [json.loads(x) for x in (tmp_path / "run" / "audit.jsonl").read_text().splitlines()]
+    missing = [x for x in trail if x["event"] == "missing"]
+    assert [x["site"] for x in missing] == ["south", "south"]
+    assert all(why in x["reason"] for x in missing)
+    absent = experiment(rounds=2, server={"min_sites": 1, "absences": {"south": [1, 2]}})
+    assert models(tmp_path / "run") == models(in_process(absent, tmp_path / "alone"))
 
 
 def test_audit_trails_of_both_sides_agree(experiment, tmp_path):
