@@ -17,6 +17,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
+from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from konsil.deploy.link import Answer
 from konsil.engines.flare.job import ASK_TURN, ERROR, GOT_IT, GRANTED, PAYLOAD
@@ -35,6 +36,11 @@ def free_memory() -> None:
     gc.collect()
     with suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def print_no_messages() -> None:
+    """FLARE 2.9 writes every message out for a debug line that nobody reads: 0.4 s for 31 MB."""
+    ConsumableBufferList.__repr__ = lambda self: f"{len(self)} buffers"
 
 
 class SessionEnded(Exception):
@@ -84,7 +90,8 @@ class FlareLink:
         self._down, self._up = Turns(), Turns()
         self._arrivals: SimpleQueue[Answer | None] = SimpleQueue()
         self._late: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
-        gc.freeze()  # what is there now stays: later collections need not look at it
+        self._topics: set[str] = set()
+        print_no_messages()
         engine = fl_ctx.get_engine()
         engine.register_aux_message_handler(GOT_IT, self._got)
         engine.register_aux_message_handler(ASK_TURN, self._asked)
@@ -99,6 +106,7 @@ class FlareLink:
         """
         end = None if deadline is None else time.monotonic() + deadline
         self._arrivals = SimpleQueue()
+        self._keep_collections_short(topic)
         unsent = sorted(messages, key=lambda site: bool(self._gone(site)))  # who is away, last
         questions: dict[str, Question] = {}
         try:
@@ -124,6 +132,13 @@ class FlareLink:
             for site, question in questions.items():
                 question.close()
                 self._down.give_back(site)
+
+    def _keep_collections_short(self, topic: str) -> None:
+        """What is there now stays (libraries, above all): collections need not look at it."""
+        if topic not in self._topics:  # more has been imported since the last one
+            self._topics.add(topic)
+            gc.collect()
+            gc.freeze()
 
     def drop(self, site: str, result: Shareable) -> None:
         """An answer that nobody waits for."""
