@@ -26,8 +26,11 @@ class Message:
 
     def to_bytes(self) -> bytes:
         """The message as it travels."""
-        header = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "parts"}
-        return pack(header, self.parts)
+        return pack(self.header(), self.parts)
+
+    def header(self) -> dict[str, Any]:
+        """All but the parts."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "parts"}
 
     @classmethod
     def from_bytes(cls, message: bytes | bytearray) -> Self:

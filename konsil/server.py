@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import isfinite, sqrt
 from pathlib import Path
@@ -61,8 +63,11 @@ class Intake:
     """One round's uploads: checked before they touch a sum, summed in roster order.
 
     Replies may come in any order; one that is early waits for those before it in the roster, so
-    that the sums are the same bits whoever answered first.
+    that the sums are the same bits whoever answered first. Few wait in memory, the others in
+    `folder`: memory does not grow with the sites.
     """
+
+    IN_MEMORY = 2
 
     def __init__(
         self,
@@ -71,12 +76,14 @@ class Intake:
         layouts: dict[str, Layout],
         config: ServerConfig,
         keep: bool = False,
+        folder: Path | None = None,
     ) -> None:
         self.request, self.layouts, self.config = request, layouts, config
+        self.folder = folder
         self.keep = keep  # a method that needs single models: they stay
         self.individual: dict[str, Parts] = {}
         self.waiting = list(roster)  # not yet summed, in roster order
-        self.arrived: dict[str, Reply | None] = {}  # None: will not come
+        self.arrived: dict[str, Reply | Path | None] = {}  # None: will not come, or is summed
         self.summed: list[str] = []
         self.facts: dict[str, dict[str, Any]] = {}
         self.missing: dict[str, str] = {}  # site -> why
@@ -89,6 +96,8 @@ class Intake:
             self._check_part(reply, name, part)
         self.arrived[reply.site] = reply
         self._sum_in_order()
+        if self.arrived[reply.site] is not None:
+            self._make_room(reply)
 
     def absent(self, site: str, reason: str) -> None:
         """This site will not answer in this round."""
@@ -104,7 +113,7 @@ class Intake:
     def _sum_in_order(self) -> None:
         while self.waiting and self.waiting[0] in self.arrived:
             site = self.waiting.pop(0)
-            reply = self.arrived[site]
+            reply = self._waiting_reply(site)
             if reply is None:
                 continue
             for name, mean in self._means.items():
@@ -114,6 +123,24 @@ class Intake:
             if self.keep:
                 self.individual[site] = reply.parts
             self.arrived[site] = None  # its weights are in the sums: let them go
+
+    def _make_room(self, reply: Reply) -> None:
+        """An early reply waits on the disk if others wait in memory already."""
+        early = sum(isinstance(waiting, Reply) for waiting in self.arrived.values())
+        if self.folder is None or early <= self.IN_MEMORY:
+            return
+        path = self.folder / f"{reply.site}.knsl"
+        with suppress(StateError):  # no room there: then it waits where it is
+            write_parts(path, reply.header(), reply.parts)
+            self.arrived[reply.site] = path
+
+    def _waiting_reply(self, site: str) -> Reply | None:
+        reply = self.arrived[site]
+        if not isinstance(reply, Path):
+            return reply
+        header, parts = read_parts(reply)
+        reply.unlink()
+        return Reply(**header, parts=parts)
 
     def _check_envelope(self, reply: Reply) -> None:
         known = {*self.waiting, *self.arrived}
@@ -215,7 +242,9 @@ class Server:
         requests = [self._request(kind, site, number, validate) for site in self.roster]
         layouts = self.method.uploads(self.record.shared) if kind == "round" else {}
         keep = self.method.keeps_uploads(self.record.shared)
-        intake = Intake(requests[0], self.roster, layouts, self.config, keep)
+        waiting = self.path.parent / "waiting"
+        shutil.rmtree(waiting, ignore_errors=True)  # of a round that was cut short
+        intake = Intake(requests[0], self.roster, layouts, self.config, keep, waiting)
         away = {s for s in self.roster if kind == "round" and self._away(s, number)}
         for site in sorted(away):
             self._miss(intake, site, number, "absent by the experiment's plan")

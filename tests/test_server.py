@@ -68,6 +68,40 @@ def test_a_bad_upload_is_refused_by_name_and_changes_nothing(bad, why):
     assert taken.means()["global"].flat.tolist() == [2, 2, 2]
 
 
+def test_early_replies_wait_on_the_disk(tmp_path):
+    """Memory does not grow with the sites: two wait there, whoever comes first."""
+    sites = tuple("abcdefg")
+    replies = {
+        site: reply(site, weight=0.1 + number, parts={"global": part(0.1, number / 3, -number)})
+        for number, site in enumerate(sites)
+    }
+    layouts, config = {"global": LAYOUT}, ServerConfig()
+    plain, sparing = (Intake(REQUEST, sites, layouts, config, folder=f) for f in (None, tmp_path))
+    for site in sites:
+        plain.accept(replies[site])
+    for site in reversed(sites):
+        sparing.accept(replies[site])
+        waiting = [r for r in sparing.arrived.values() if isinstance(r, Reply)]
+        assert len(waiting) <= Intake.IN_MEMORY
+        if site == "c":
+            assert sorted(p.stem for p in tmp_path.iterdir()) == ["c", "d", "e"]
+            with pytest.raises(UploadRefused, match="a second upload"):
+                sparing.accept(replies["d"])
+    assert sparing.summed == list(sites)
+    assert sparing.means()["global"].equals(plain.means()["global"])
+    assert sparing.facts == plain.facts
+    assert not any(tmp_path.iterdir())
+
+
+def test_without_room_on_the_disk_early_replies_wait_in_memory(tmp_path):
+    nowhere = tmp_path / "file"
+    nowhere.write_text("no folder")
+    taken = Intake(REQUEST, tuple("abcde"), {"global": LAYOUT}, ServerConfig(), folder=nowhere)
+    for site in reversed("abcde"):
+        taken.accept(reply(site))
+    assert taken.summed == list("abcde")
+
+
 @pytest.mark.parametrize("site", ["a", "b"])
 def test_a_second_upload_is_refused(site):
     """Whether the first one is summed already (a) or still waits for its turn (b)."""
