@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from konsil import __version__
-from konsil.config import Experiment, check_experiment
+from konsil.config import check_experiment
 from konsil.deploy.agreement import (
     Opened,
     Welcome,
@@ -34,6 +34,7 @@ from konsil.runner import Observer, Run, read_plan
 
 SERVER = "server"
 PATIENCE = 3600.0  # seconds in which a site opens its data before the first round
+AGAIN = 60.0  # seconds for a site to look at a plan again that it agreed to before
 GOODBYE = 30.0  # seconds for a site to hear that a run is over; one that left keeps its state
 
 
@@ -148,21 +149,26 @@ def _plan(
     plugins: Sequence[Path],
 ) -> Plan:
     """The plan that all sites agree to: the folder's, or a new one."""
-    experiment = check_experiment({**raw, "plugins": [str(p) for p in plugins]}, "experiment")
-    if (folder / "plan.yaml").exists():
-        plan = _unchanged_plan(folder)
-    else:
-        plan = _new_plan(experiment, roster, link, audit)
+    known = (folder / "plan.yaml").exists()
+    plan = _unchanged_plan(folder) if known else _new_plan(raw, roster, link, audit, plugins)
     shared = plan.to_json()
     shared["experiment"]["plugins"] = []  # where they lie here is nobody's business
     payload = _json({**shared, "run": folder.name})  # two runs may be of one plan
-    answers = _everyone(link, "agree", dict.fromkeys(roster, payload), audit)
-    refused = {s: a.reason for s, a in answers.items() if isinstance(a, Failure)}
-    if len(refused) == len(roster) or not (folder / "plan.yaml").exists():
-        _stop_if_any(refused, "agree to the plan")
+    if known:
+        _show_again(payload, [site for site in roster if link.here(site)], link, audit)
+    else:
+        _all_of(link, "agree", dict.fromkeys(roster, payload), audit)
+    return plan
+
+
+def _show_again(payload: bytes, sites: Sequence[str], link: Link, audit: Audit) -> None:
+    """Sites that agreed before see the plan again; who is away or slow is not waited for."""
+    answers = _everyone(link, "agree", dict.fromkeys(sites, payload), audit, AGAIN)
+    refused = {s: a.reason for s, a in answers.items() if isinstance(a, Refusal)}
     for site, reason in refused.items():  # a run that goes on may miss a site for some rounds
         audit.note("not agreed", site=site, reason=reason)
-    return plan
+    if refused.keys() == answers.keys():
+        _stop_if_any(refused, "agree")
 
 
 def _unchanged_plan(folder: Path) -> Plan:
@@ -177,7 +183,17 @@ def _unchanged_plan(folder: Path) -> Plan:
     return plan
 
 
-def _new_plan(experiment: Experiment, roster: Sequence[str], link: Link, audit: Audit) -> Plan:
+def _new_plan(
+    raw: dict[str, Any],
+    roster: Sequence[str],
+    link: Link,
+    audit: Audit,
+    plugins: Sequence[Path],
+) -> Plan:
+    # Between hospitals a power cut is a power cut: what counts is waited for at every disk.
+    engine = {**raw.get("engine", {}), "durable": True}
+    own = {"plugins": [str(path) for path in plugins], "engine": engine}
+    experiment = check_experiment({**raw, **own}, "experiment")
     travelling = without_places(experiment)
     greeting = _json({"experiment": travelling, "version": __version__, "sites": list(roster)})
     welcomes = _all_of(link, "greet", dict.fromkeys(roster, greeting), audit)
@@ -214,6 +230,10 @@ def _everyone(
     return answers
 
 
+class Refusal(Failure):
+    """A site answered, and does not want to."""
+
+
 def _stop_if_any(refused: Mapping[str, str], what: str) -> None:
     if refused:
         lines = "\n".join(f"  {site}: {reason}" for site, reason in refused.items())
@@ -226,7 +246,7 @@ def accepted(answer: bytes | Failure) -> memoryview | Failure:
         return answer
     if answer[:1] == ACCEPTED:
         return memoryview(answer)[1:]
-    return Failure("", answer[1:].decode(errors="replace"))
+    return Refusal("", answer[1:].decode(errors="replace"))
 
 
 def _json(content: Any) -> bytes:

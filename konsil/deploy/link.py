@@ -23,3 +23,6 @@ class Link(Protocol):
 
     def too_late(self) -> list[tuple[str, bytes]]:
         """Answers, since the last call, that came when nobody waited for them any more."""
+
+    def here(self, site: str) -> bool:
+        """Whether a site is connected now."""

@@ -42,6 +42,9 @@ class DirectLink:
                 continue
             yield site, answer
 
+    def here(self, site: str) -> bool:
+        return site not in self.gone
+
     def too_late(self) -> list[tuple[str, bytes]]:
         late, self._late = self._late, []
         return late

@@ -32,6 +32,21 @@ def test_a_session_has_half_of_it_at_least(tmp_path, clock):
     assert RoundClock(tmp_path).left(question(1), 60.0) == 30.0
 
 
+def test_session_after_session_the_round_goes_on_some_day(tmp_path, clock):
+    """A site that is there and cannot take part ends every session: it must not hold up all."""
+    left = []
+    for _ in range(4):
+        left.append(RoundClock(tmp_path).left(question(1), 3600.0))
+        clock[0] += 2000
+    assert left == [3600.0, 1800.0, 60.0, 60.0]
+
+
+@pytest.mark.parametrize("cut", ["", "{", "[]", '{"question": 1}'])
+def test_a_note_that_cannot_be_read_is_none(tmp_path, clock, cut):
+    (tmp_path / deadline.FILE).write_text(cut)
+    assert RoundClock(tmp_path).left(question(1), 60.0) == 60.0
+
+
 def test_a_clock_that_was_set_back_gives_no_more_than_the_deadline(tmp_path, clock):
     RoundClock(tmp_path).left(question(1), 60.0)
     clock[0] -= 3600

@@ -10,10 +10,13 @@ from konsil.engines.flare.sessions import (
     ABORTED,
     PATIENCE,
     PAUSE,
+    STARTED,
     STRIKES,
     Note,
     after,
+    ended_for,
     may_begin,
+    time_to_start,
 )
 
 ROSTER = ["north", "south"]
@@ -60,6 +63,19 @@ def test_what_a_person_aborted_is_stopped_and_what_the_keeper_ended_goes_on():
     assert (next_one.state, next_one.session, next_one.reason) == ("waiting", 4, "south is back")
     assert next_one.ended == ""  # the next one can be stopped by a person again
     assert next_one.not_before == 0.0
+
+
+def test_a_site_that_cannot_take_part_holds_up_the_others_less_and_less():
+    note, times = Note(), []
+    for _ in range(9):
+        times.append(time_to_start(note))
+        note = follow(ABORTED, ended_for("south", False, note))
+        assert note.state == "waiting"
+        assert "south is connected and did not start" in note.reason
+    assert times[:3] == [STARTED[0], 2 * STARTED[0], 4 * STARTED[0]]
+    assert times[-1] == STARTED[1]
+    back = follow(ABORTED, ended_for("south", True, note))  # it was started again
+    assert time_to_start(back) == STARTED[0]
 
 
 def test_a_server_that_was_killed_goes_on_at_once():

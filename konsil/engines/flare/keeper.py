@@ -31,13 +31,19 @@ from nvflare.app_common.job_schedulers.job_scheduler import DefaultJobScheduler
 from konsil.deploy.outcome import Outcome
 from konsil.deploy.processes import say
 from konsil.engines.flare.job import ARCHIVE, roster_of, run_of
-from konsil.engines.flare.sessions import OVER, Note, after, may_begin
+from konsil.engines.flare.sessions import (
+    OVER,
+    Note,
+    after,
+    ended_for,
+    may_begin,
+    time_to_start,
+)
 from konsil.engines.flare.settings import ServerSettings
 
 log = logging.getLogger("konsil.keeper")
 LOOK_EVERY = 1.0
 SETTLED = 2.0  # seconds a site must have been back before a session is ended for it
-STARTED = 40.0  # seconds in which a site has started its process for a session
 # What of a job's meta data its successor keeps: the admin's signature stays on its content.
 KEPT = (
     *("name", "job_folder_name", "deploy_map", "resource_spec", "min_clients", "study"),
@@ -170,25 +176,34 @@ class Keeper(FLComponent):
             note = replace(note, state="running")
             self._write(job, note, fl_ctx)
             say(f"run {run}: session {note.session} runs")
-        back = [s for s in roster_of(job.deploy_map) if self._outside(s, job, process, clients)]
-        if back:
-            reason = f"{', '.join(back)} is back"
-            say(f"run {run}: {reason}")
-            self._write(job, replace(note, ended=reason), fl_ctx)
-            self.engine.job_runner.stop_run(job.job_id, fl_ctx)
+        for site in roster_of(job.deploy_map):
+            came_back = self._outside(site, job, process, clients, time_to_start(note))
+            if came_back is not None:
+                note = ended_for(site, came_back, note)
+                say(f"run {run}: {note.ended}")
+                self._write(job, note, fl_ctx)
+                self.engine.job_runner.stop_run(job.job_id, fl_ctx)
+                return
 
     def _outside(
-        self, site: str, job: Job, process: Mapping[str, Any], clients: Mapping[str, Client]
-    ) -> bool:
+        self,
+        site: str,
+        job: Job,
+        process: Mapping[str, Any],
+        clients: Mapping[str, Client],
+        time_to_start: float,
+    ) -> bool | None:
+        """None for a site that takes part or is away; otherwise whether it came back since."""
         client = clients.get(site)
         started = self._running_since.setdefault(job.job_id, time.time())
         came = time.time() if client is None else _SEEN.get(client.token, time.time())
         if client is None or time.time() - came < SETTLED:
-            return False
+            return None
         if client.token not in process[RunProcessKey.PARTICIPANTS] and came > started:
-            return True  # one that was there at the start could not take part: no haste
+            return True
         reported = self.engine.server._job_reported_clients.get(job.job_id, set())
-        return time.time() - started > STARTED and client.token not in reported
+        late = time.time() - started > time_to_start and client.token not in reported
+        return False if late else None
 
     def _write(self, job: Job, note: Note, fl_ctx: FLContext) -> None:
         self.engine.job_def_manager.update_meta(job.job_id, note.as_meta(), fl_ctx)

@@ -180,6 +180,10 @@ class FlareLink:
         reply[GRANTED] = self._up.take(site, LEASE)
         return reply
 
+    def here(self, site: str) -> bool:
+        """Whether a site is connected now, and was when this session began."""
+        return not self._gone(site)
+
     def _gone(self, site: str) -> bool:
         away = site not in self._present or self._controller.get_client_disconnect_time(site)
         return bool(away)

@@ -13,6 +13,7 @@ OVER: tuple[State, ...] = ("finished", "failed", "stopped")
 PATIENCE = 20.0  # seconds that a run which goes on waits for a site that is away
 PAUSE = (5.0, 600.0)  # seconds until a run that missed sites tries again: at first, and at most
 STRIKES = 5  # sessions in a row that die without getting anywhere: then a person must look
+STARTED = (40.0, 3600.0)  # seconds for a site to start its part of a session: at first, and at most
 ABORTED, ABANDONED = "FINISHED:ABORTED", "FINISHED:ABANDONED"
 
 
@@ -28,6 +29,7 @@ class Note:
     strikes: int = 0
     events: int = 0  # size of the run's event log when the session was made
     ended: str = ""  # why the keeper ended it
+    unable: int = 0  # sessions in a row that were ended for a site which could not take part
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> Note:
@@ -57,6 +59,22 @@ def may_begin(
     return len(present) == len(roster) or (enrolled and now > submitted + PATIENCE)
 
 
+def ended_for(site: str, came_back: bool, note: Note) -> Note:
+    """The note of a session that is ended, so that the next one has this site in it."""
+    if came_back:
+        return replace(note, ended=f"{site} is back", unable=0)
+    reason = f"{site} is connected and did not start; see its log"
+    return replace(note, ended=reason, unable=note.unable + 1)
+
+
+def time_to_start(note: Note) -> float:
+    """Seconds before a session is ended for a site that has not started its part.
+
+    Longer and longer, so that the others' rounds go on in between.
+    """
+    return min(STARTED[0] * 2**note.unable, STARTED[1])
+
+
 def after(status: str, note: Note, outcome: Outcome, events: int, now: float) -> Note:
     """What follows a session that is over: the note of the next, or one that is over."""
     if outcome.state == "finished":
@@ -65,7 +83,12 @@ def after(status: str, note: Note, outcome: Outcome, events: int, now: float) ->
         return replace(note, state="failed", reason=outcome.reason)
     if status == ABORTED and not note.ended:
         return replace(note, state="stopped", reason="stopped by an admin")
-    another = Note(session=note.session + 1, events=events, reason=note.ended or outcome.reason)
+    another = Note(
+        session=note.session + 1,
+        events=events,
+        reason=note.ended or outcome.reason,
+        unable=note.unable,
+    )
     if outcome.state == "waiting":
         pause = min(PAUSE[0] * 2**note.tries, PAUSE[1])
         return replace(another, tries=note.tries + 1, not_before=now + pause)
