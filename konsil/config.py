@@ -244,6 +244,14 @@ class MethodConfig(BaseModel):
     name: str
     label: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")  # also a folder's name
 
+    @field_validator("label")
+    @classmethod
+    def _no_way_up(cls, label: str) -> str:
+        """`..` would be the folder above, and a hidden folder would not be found."""
+        if label.startswith("."):
+            raise ValueError("must not begin with a dot: it is also a folder's name")
+        return label
+
     @property
     def title(self) -> str:
         """The name in tables, folders and results."""

@@ -52,7 +52,18 @@ class SiteHost:
             "calibrate": self._calibrate,
             "evaluate": self._evaluate,
         }
+        self._check_known(request, list(answers))
         return answers[request.kind](request)
+
+    def _check_known(self, request: Request, kinds: list[str]) -> None:
+        """Before any folder is made: a job's name is a folder's, and only the plan gives names."""
+        jobs = [job.name for job in self.plan.jobs]
+        for what, asked, known in (("job", request.job, jobs), ("kind", request.kind, kinds)):
+            if asked not in known:
+                raise StateError(
+                    f"site {request.site}, round {request.round}: refused, the request is of "
+                    f"{what} {asked!r}, the plan has {', '.join(known)}"
+                )
 
     def _round(self, request: Request) -> Reply:
         # A killed coordinator's worker may still be at work on this very round: wait for it
@@ -65,12 +76,14 @@ class SiteHost:
         state = states.now()
         if state.round == request.round:
             return _reply(request, state.facts, state.upload)
-        if state.round > request.round:
+        after = request.facts["after"]
+        # A server that was brought back from before its last record asks for an earlier round.
+        if state.round > request.round and not states.was_after(after):
             raise StateError(
                 f"site {request.site}: asked for round {request.round}, but its state is at round "
                 f"{state.round}; this run folder is mixed with another run's"
             )
-        state = states.after(request.facts["after"], state)
+        state = states.after(after, state)
         bench = self._workbench(request)
         site = self._site(request, state)
         with global_stream(bench.method.context.seed, request.site, request.round, "local"):
@@ -145,10 +158,11 @@ class SiteHost:
         role = request.facts["role"]
         if role not in request.parts:
             return self._private(request, role)
-        return self._site(request, self._states(request).now()).localised(role, request.parts[role])
+        site = self._site(request, self._states(request).latest())
+        return site.localised(role, request.parts[role])
 
     def _private(self, request: Request, role: str) -> Weights:
-        state = self._states(request).now()
+        state = self._states(request).latest()
         models = state.best if request.facts["checkpoint"] == "best" else state.last
         if role not in models:
             raise StateError(f"site {request.site}: it has no {role} model; it took no part")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -127,19 +128,46 @@ class StateFiles:
     def __init__(self, folder: Path, plan: str) -> None:
         self.folder, self._plan = folder, plan
         self._now, self._before = (folder / name for name in self.NAMES)
+        self._grown_from: Path | None = self._now  # what the next state is saved beside
 
     def now(self) -> SiteState:
-        """The state after the last round; that of the round before if it could not be saved."""
-        return SiteState.load(self._now if self._now.exists() else self._before, self._plan)
+        """The state after the last round; that of the round before if it could not be saved.
+
+        A power cut may leave the newest file damaged, and the one before it whole.
+        """
+        if self._now.exists():
+            try:
+                return self.latest()
+            except StateError:
+                if not self._before_is_whole():
+                    raise
+        self._grown_from = self._before
+        return SiteState.load(self._before, self._plan)
+
+    def _before_is_whole(self) -> bool:
+        with suppress(StateError):
+            SiteState.load(self._before, self._plan)
+            return self._before.exists()
+        return False
+
+    def latest(self) -> SiteState:
+        """The state after the very last round, for those who ask what it left."""
+        return SiteState.load(self._now, self._plan)
+
+    def was_after(self, number: int) -> bool:
+        """Whether the state before the last round is the one after that round."""
+        return self._before.exists() and SiteState.load(self._before, self._plan).round == number
 
     def after(self, number: int, state: SiteState) -> SiteState:
-        """What the state is or was after a round; a round that came since is dropped."""
-        if state.round > number:
-            if not number:
-                self.forget()
-            elif self._before.exists():
-                os.replace(self._before, self._now)
-            state = self.now()
+        """What the state is or was after a round; a round that came since is dropped by `save`.
+
+        Until then nothing on the disk changes: the next round may fail, or be asked for by
+        somebody who should not.
+        """
+        if state.round > number == 0:
+            state, self._grown_from = SiteState(), None
+        elif state.round > number and self._before.exists():
+            state, self._grown_from = SiteState.load(self._before, self._plan), self._before
         if state.round != number:
             raise StateError(
                 f"{self.folder}: the state is that of round {state.round}, the server goes on "
@@ -149,9 +177,11 @@ class StateFiles:
 
     def save(self, state: SiteState, durable: bool) -> None:
         """One round further; the state before it is kept until the next."""
-        if self._now.exists():  # it does not when the disk was full the last time
+        if self._grown_from == self._now and self._now.exists():
             os.replace(self._now, self._before)
         state.save(self._now, self._plan, durable)
+        if self._grown_from is None:
+            self._before.unlink(missing_ok=True)  # of rounds that no longer count
 
     def forget(self) -> None:
         """There will be no further round."""

@@ -117,6 +117,10 @@ REFUSED = {
         {"methods": [{"name": "fedsm", "label": "a/b"}]},
         ["methods.0.label = 'a/b': must be letters, digits"],
     ),
+    "label of the folder above": (
+        {"methods": [{"name": "fedsm", "label": ".."}]},
+        ["methods.0.label = '..': must not begin with a dot"],
+    ),
     "titles": ({"methods": ["fedavg", "fedavg"]}, ["methods: fedavg stands twice", "label"]),
     "no seeds": ({"seeds": []}, ["seeds = []: must have at least 1 item"]),
     "seeds twice": ({"seeds": [1, 1]}, ["seeds = [1, 1]: every seed once"]),

@@ -147,6 +147,23 @@ def test_another_plan_is_refused(make_plan, tmp_path):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("job", ["fedavg/seed1", "..", "/tmp/somewhere", "", None, ["fedavg"]])
+@pytest.mark.parametrize("kind", ["round", "collect", "evaluate"])
+def test_a_job_that_the_plan_does_not_have_is_refused(make_plan, tmp_path, job, kind):
+    """A job's name is a folder's: nothing may be made or looked for elsewhere."""
+    plan = make_plan()
+    strange = replace(request_for(plan, kind=kind), job=job)
+    with pytest.raises(StateError, match=r"site north, round 1: refused.* job .*fedavg/seed0"):
+        SiteHost(plan, tmp_path / "run").handle(strange)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_kind_that_nobody_knows_is_refused(make_plan, tmp_path):
+    plan = make_plan()
+    with pytest.raises(StateError, match="kind 'images'"):
+        SiteHost(plan, tmp_path / "run").handle(request_for(plan, kind="images"))
+
+
 def test_state_of_another_plan_is_refused(make_plan, tmp_path):
     SiteHost(plan := make_plan(), tmp_path).handle(request_for(plan))
     other = make_plan(rounds=3)
@@ -166,6 +183,112 @@ def test_a_damaged_state_is_refused_by_name(make_plan, tmp_path, damage):
     path.write_bytes({"cut": data[:-5], "flipped": data, "empty": b""}[damage])
     with pytest.raises(StateError, match=r"north/state\.knsl"):
         host.handle(request_for(plan, number=2))
+
+
+@pytest.mark.parametrize("damage", [b"", b"KNSL1 and no more"])
+def test_a_power_cut_leaves_the_state_before(make_plan, tmp_path, damage):
+    """The newest file is damaged, and the server has not counted its round."""
+    plan = make_plan(methods=["fedsm"])
+    calm, hit = (SiteHost(plan, tmp_path / name) for name in ("calm", "hit"))
+    requests = [request_for(plan, number=n, after=n - 1) for n in (1, 2, 3)]
+    for request in requests[:2]:
+        for host in (calm, hit):
+            host.handle(request)
+    folder = site_folder(tmp_path / "hit" / requests[0].job, "north")
+    (folder / "state.knsl").write_bytes(damage)
+    for request in requests[1:]:
+        assert hit.handle(request).to_bytes() == calm.handle(request).to_bytes()
+    twin = site_folder(tmp_path / "calm" / requests[0].job, "north")
+    for name in StateFiles.NAMES:
+        assert (folder / name).read_bytes() == (twin / name).read_bytes()
+
+
+def test_a_state_that_fell_back_is_not_lost_when_the_next_cannot_be_saved(
+    make_plan, tmp_path, monkeypatch
+):
+    """The whole file must not be replaced by the damaged one."""
+    plan = make_plan()
+    host = SiteHost(plan, tmp_path)
+    for number in (1, 2):
+        host.handle(request_for(plan, number=number, after=number - 1))
+    folder = site_folder(tmp_path / plan.jobs[0].name, "north")
+    (folder / "state.knsl").write_bytes(b"")
+    with monkeypatch.context() as patch:
+        patch.setattr("konsil.site.write_parts", _no_room)
+        with pytest.raises(OSError, match="No space"):
+            host.handle(request_for(plan, number=2, after=1))
+    assert StateFiles(folder, plan.hash).now().round == 1
+
+
+def test_a_power_cut_after_the_round_counted_is_refused_by_name(make_plan, tmp_path):
+    plan = make_plan()
+    host = SiteHost(plan, tmp_path)
+    for number in (1, 2):
+        host.handle(request_for(plan, number=number, after=number - 1))
+    folder = site_folder(tmp_path / plan.jobs[0].name, "north")
+    (folder / "state.knsl").write_bytes(b"")
+    with pytest.raises(StateError, match=r"north: .*that of round 1.*goes on after round 2"):
+        host.handle(request_for(plan, number=3, after=2))
+    (folder / "before.knsl").write_bytes(b"")
+    with pytest.raises(StateError, match=r"north/state\.knsl"):
+        host.handle(request_for(plan, number=3, after=2))
+
+
+def test_what_is_left_at_the_end_is_never_that_of_the_round_before(make_plan, tmp_path):
+    """Evaluation with a damaged state is refused: an earlier specialist is another one."""
+    plan = make_plan(methods=["fedsm"])
+    host = SiteHost(plan, tmp_path)
+    host.handle(request_for(plan))
+    host.handle(request_for(plan, number=3, kind="finish", after=1))
+    (site_folder(tmp_path / plan.jobs[0].name, "north") / "state.knsl").write_bytes(b"")
+    with pytest.raises(StateError, match=r"north/state\.knsl"):
+        host.handle(request_for(plan, number=3, kind="collect", checkpoint="best"))
+
+
+@pytest.mark.parametrize("method", ["fedsm", "scaffold"])
+def test_a_server_from_before_its_last_record_is_answered(make_plan, tmp_path, method):
+    """The site missed round 2 and did round 3; the server has lost both, and asks for round 2."""
+    plan = make_plan(methods=[method])
+    calm, back = (SiteHost(plan, tmp_path / name) for name in ("calm", "back"))
+    for host in (calm, back):
+        host.handle(request_for(plan))
+    back.handle(request_for(plan, number=3, kind="finish", after=1))
+    for number in (2, 3):
+        request = request_for(plan, number=number, after=number - 1)
+        assert back.handle(request).to_bytes() == calm.handle(request).to_bytes()
+
+
+def test_a_site_further_ahead_than_the_round_before_refuses(make_plan, tmp_path):
+    plan = make_plan()
+    host = SiteHost(plan, tmp_path)
+    for number in (1, 2, 3):
+        host.handle(request_for(plan, number=number, after=number - 1))
+    with pytest.raises(StateError, match=r"site north: asked for round 2, but .* at round 3"):
+        host.handle(request_for(plan, number=2, after=1))
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_a_request_that_fails_deletes_nothing(make_plan, tmp_path, after):
+    """Whoever asks for a way back and sends nothing to go on with changes no file."""
+    plan = make_plan(methods=["fedsm"])
+    host = SiteHost(plan, tmp_path)
+    for number in (1, 2, 3):
+        host.handle(request_for(plan, number=number, after=number - 1))
+    folder = site_folder(tmp_path / plan.jobs[0].name, "north")
+    kept = {name: (folder / name).read_bytes() for name in StateFiles.NAMES}
+    with pytest.raises((StateError, KeyError)):
+        host.handle(replace(request_for(plan, number=4, after=after), parts={}))
+    assert {name: (folder / name).read_bytes() for name in StateFiles.NAMES} == kept
+
+
+def test_beginning_anew_leaves_no_earlier_state(make_plan, tmp_path):
+    plan = make_plan()
+    host = SiteHost(plan, tmp_path)
+    for number in (1, 2):
+        host.handle(request_for(plan, number=number, after=number - 1))
+    host.handle(request_for(plan, number=3, after=0))
+    folder = site_folder(tmp_path / plan.jobs[0].name, "north")
+    assert [path.name for path in folder.glob("*.knsl")] == ["state.knsl"]
 
 
 def test_a_damaged_state_fails_that_sites_round_only(make_plan, tmp_path):
