@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite, sqrt
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from konsil.config import ServerConfig
 from konsil.engines import Engine
 from konsil.errors import RoundFailed, StateError, UploadRefused
-from konsil.messages import Failure, Kind, Reply, Request
+from konsil.messages import Failure, Kind, Reply, Request, is_number, shown
 from konsil.method import Means
 from konsil.plan import Job, Plan
 from konsil.storage import read_parts, write_parts
 from konsil.weights import Layout, Parts, WeightedMean, Weights
 
 Notify = Callable[..., None]
+GO_ON = "mend that, then go on with the run"
+MEASURE = re.compile(r"[\w. -]{1,100}")  # its name gets onto pictures
+LARGEST_MEASURE = 1e9  # far above any score or loss: means over sites stay finite
+
+
+@dataclass(frozen=True)
+class Holding:
+    """How many images a site has, by the plan: what it says of itself is held against that."""
+
+    train: int
+    val: int
+
+    @property
+    def largest_weight(self) -> int:
+        """Of a part in its mean: a site counts once, or by the images it learned from."""
+        return max(self.train, self.val)
 
 
 @dataclass
@@ -68,17 +87,19 @@ class Intake:
     """
 
     IN_MEMORY = 2
+    FACTS = ("measures", "images", "weights")  # what else a site may say is not kept
 
     def __init__(
         self,
         request: Request,
-        roster: Iterable[str],
+        roster: Mapping[str, Holding],
         layouts: dict[str, Layout],
         config: ServerConfig,
         keep: bool = False,
         folder: Path | None = None,
     ) -> None:
         self.request, self.layouts, self.config = request, layouts, config
+        self.roster = roster
         self.folder = folder
         self.keep = keep  # a method that needs single models: they stay
         self.individual: dict[str, Parts] = {}
@@ -92,8 +113,10 @@ class Intake:
     def accept(self, reply: Reply) -> None:
         """Take one upload, or refuse it by name; a refused one changes nothing."""
         self._check_envelope(reply)
+        self._check_facts(reply)
         for name, part in reply.parts.items():
             self._check_part(reply, name, part)
+        reply = replace(reply, facts={name: reply.facts.get(name) for name in self.FACTS})
         self.arrived[reply.site] = reply
         self._sum_in_order()
         if self.arrived[reply.site] is not None:
@@ -143,50 +166,81 @@ class Intake:
         return Reply(**header, parts=parts)
 
     def _check_envelope(self, reply: Reply) -> None:
-        known = {*self.waiting, *self.arrived}
-        if reply.site not in known:
-            raise self._refusal(reply, f"not in the roster ({', '.join(sorted(known))})")
+        if reply.site not in self.roster:
+            raise self._refusal(reply, f"not in the roster ({', '.join(sorted(self.roster))})")
         if reply.site in self.arrived:
             raise self._refusal(reply, "a second upload for this round")
-        if (reply.job, reply.round) != (self.request.job, self.request.round):
-            raise self._refusal(
-                reply,
-                f"it is for {reply.job}, round {reply.round}; this is {self.request.job}, "
-                f"round {self.request.round}",
-            )
-        if reply.plan != self.request.plan:
-            raise self._refusal(reply, f"plan {reply.plan}, not {self.request.plan}")
-        measures, images = reply.facts.get("measures"), reply.facts.get("images")
-        if not isinstance(measures, dict) or not isinstance(images, int):
-            raise self._refusal(reply, "no validation measures and number of images in it")
+        if wrong := wrong_address(reply, self.request):
+            raise self._refusal(reply, wrong)
         names, expected = set(reply.parts), set(self.layouts)
         if names != expected:
-            raise self._refusal(reply, f"parts {sorted(names)}, expected {sorted(expected)}")
+            raise self._refusal(reply, f"parts {shown(sorted(names))}, expected {sorted(expected)}")
+
+    def _check_facts(self, reply: Reply) -> None:
+        measures, images = reply.facts.get("measures"), reply.facts.get("images")
+        if not isinstance(measures, dict) or type(images) is not int:
+            raise self._refusal(reply, "no validation measures and number of images in it")
+        expected = self.roster[reply.site].val if self.request.facts.get("validate") else 0
+        if images != expected:
+            raise self._refusal(reply, f"{shown(images)} validation images, by the plan {expected}")
+        for name, value in measures.items():
+            if not MEASURE.fullmatch(name) or name == "images":
+                raise self._refusal(reply, f"a measure of the name {shown(name)}")
+            if not is_number(value) or abs(value) > LARGEST_MEASURE:
+                raise self._refusal(reply, f"{name}: its measure is {shown(value)}")
+        weights = reply.facts.get("weights", {})
+        if not isinstance(weights, dict) or not weights.keys() <= reply.parts.keys():
+            raise self._refusal(reply, "weights of other parts than are in it")
 
     def _check_part(self, reply: Reply, name: str, part: Weights) -> None:
-        if part.layout.key != self.layouts[name].key:
-            raise self._refusal(reply, f"{name}: {_difference(part.layout, self.layouts[name])}")
+        if wrong := wrong_values(part, self.layouts[name], self.config.max_rms):
+            raise self._refusal(reply, f"{name}: {wrong}")
         weight = reply.facts.get("weights", {}).get(name)
-        if not isinstance(weight, int | float) or not isfinite(weight) or weight <= 0:
-            raise self._refusal(reply, f"{name}: its weight is {weight}, not a positive number")
-        norm = float(part.flat.norm())
-        if not isfinite(norm):
-            raise self._refusal(reply, f"{name}: values that are not finite")
-        rms = norm / sqrt(max(1, part.layout.size))
-        if rms > self.config.max_rms:
+        largest = self.roster[reply.site].largest_weight
+        if not is_number(weight) or weight <= 0:
             raise self._refusal(
-                reply, f"{name}: root mean square {rms:.3g} is above {self.config.max_rms:.3g}"
+                reply, f"{name}: its weight is {shown(weight)}, not a positive number"
+            )
+        if weight > largest:
+            raise self._refusal(
+                reply, f"{name}: its weight is {weight:.6g}, with its images {largest} at most"
             )
 
     def _refusal(self, reply: Reply, why: str) -> UploadRefused:
-        return UploadRefused(f"site {reply.site}, round {self.request.round}: refused: {why}")
+        return UploadRefused(
+            f"site {shown(reply.site)}, round {self.request.round}: refused: {why}"
+        )
+
+
+def wrong_address(reply: Reply, request: Request) -> str:
+    """Why a reply is none to this request; empty if it is one."""
+    if reply.kind != request.kind:
+        return f"it answers {shown(reply.kind)}; this is {request.kind}"
+    if (reply.job, reply.round) != (request.job, request.round):
+        return (
+            f"it is for {shown(reply.job)}, round {shown(reply.round)}; this is {request.job}, "
+            f"round {request.round}"
+        )
+    return "" if reply.plan == request.plan else f"plan {shown(reply.plan)}, not {request.plan}"
+
+
+def wrong_values(part: Weights, layout: Layout, max_rms: float) -> str:
+    """What is wrong with a part that a site sent; empty if nothing is."""
+    if part.layout.key != layout.key:
+        return _difference(part.layout, layout)
+    norm = float(part.flat.norm())
+    if not isfinite(norm):
+        return "values that are not finite"
+    rms = norm / sqrt(max(1, layout.size))
+    return f"root mean square {rms:.3g} is above {max_rms:.3g}" if rms > max_rms else ""
 
 
 def _difference(got: Layout, expected: Layout) -> str:
     """The first thing in which two layouts differ."""
     for ours, theirs in zip(expected.entries, got.entries, strict=False):
         if ours != theirs:
-            return f"{theirs.name} {theirs.shape} where {ours.name} {ours.shape} belongs"
+            found = f"{shown(theirs.name)} {shown(theirs.shape)}"
+            return f"{found} where {ours.name} {ours.shape} belongs"
     return f"{len(got.entries)} entries where {len(expected.entries)} belong"
 
 
@@ -199,7 +253,10 @@ class Server:
         self.plan, self.job, self.engine, self.notify = plan, job, engine, notify
         self.config = plan.experiment.server
         self.method = plan.method(job)
-        self.roster = self.method.context.sites
+        self.roster = {
+            site: Holding(plan.images(site, "train"), plan.images(site, "val"))
+            for site in self.method.context.sites
+        }
         self.path = run_folder / job.name / "server" / "record.knsl"
         self.record = self._start()
 
@@ -221,11 +278,26 @@ class Server:
         validate = (number - 1) % self.plan.experiment.training.validate_every == 0
         intake = self._ask("round", number, validate)
         self._learn_of(intake, number - 1)
-        self.record.shared = self.method.merge(self.record.shared, intake.means())
+        self.record.shared = self._merged(intake.means())
         self.record.round = number
         self.record.counted |= dict.fromkeys(intake.summed, number)
         self._save()
         self.notify("round_done", round=number, sites=intake.summed)
+
+    def _merged(self, means: Means) -> dict[str, Weights]:
+        """What the method makes of the means, if sites can go on with that."""
+        try:
+            shared = self.method.merge(self.record.shared, means)
+            wrong = [n for n, w in shared.items() if not isfinite(float(w.flat.norm()))]
+        except torch.linalg.LinAlgError:
+            wrong = ["a system of equations that has no solution"]
+        if wrong:
+            raise RoundFailed(
+                f"{self.job.name}, round {means.round}: no use came of the means of "
+                f"{', '.join(means.sites)} (not finite: {', '.join(wrong)}); the record stays at "
+                f"the round before: look at what each of them sends, {GO_ON}"
+            )
+        return shared
 
     def _finish(self) -> None:
         number = self.plan.experiment.rounds + 1
@@ -290,7 +362,7 @@ class Server:
             raise RoundFailed(
                 f"{self.job.name}, round {number}: {len(intake.summed)} of {len(self.roster)} "
                 f"sites answered, {needed} are needed; missing:\n{reasons}\n"
-                "mend that, then --resume; server.min_sites says with how many a round may go on"
+                f"{GO_ON}; server.min_sites says with how many a round may go on"
             )
 
     def _learn_of(self, intake: Intake, number: int) -> None:

@@ -15,13 +15,13 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from konsil.errors import StateError
 from konsil.files import replacing
-from konsil.weights import Layout, Parts, Weights
+from konsil.weights import KINDS, Group, Layout, Parts, Weights
 
 MAGIC = b"KNSL1\n"
 PREFIX = struct.Struct(f"<{len(MAGIC)}sII")  # magic, length of the header, checksum
@@ -47,7 +47,7 @@ def unpack(
     try:
         header = json.loads(bytes(rest[:length]))
         return header["header"], _weights(header["parts"], data, PREFIX.size + length)
-    except (ValueError, KeyError, TypeError, StateError) as error:
+    except Exception as error:  # whatever somebody made of it: nested too deep, numbers too large
         raise StateError(f"{source}: damaged header ({error})") from None
 
 
@@ -60,7 +60,7 @@ def write_parts(path: Path, header: Header, parts: Parts, durable: bool = False)
     except OSError as error:
         raise StateError(
             f"{path}: cannot be written ({error.strerror or error}); what was there before is "
-            "whole: make room, then --resume"
+            "whole: make room, then go on with the run"
         ) from None
 
 
@@ -93,7 +93,7 @@ def _bytes_of(weights: Weights) -> memoryview:
 
 
 def _weights(listing: list[Header], data: bytearray, offset: int) -> dict[str, Weights]:
-    layouts = {part["name"]: Layout.from_json(part["layout"]) for part in listing}
+    layouts = {_text(part["name"]): _layout(part["layout"]) for part in listing}
     if len(data) - offset != 4 * sum(layout.size for layout in layouts.values()):
         raise ValueError("the layouts do not fit the length")
     parts = {}
@@ -107,3 +107,19 @@ def _weights(listing: list[Header], data: bytearray, offset: int) -> dict[str, W
         parts[name] = Weights(layout, flat)
         offset += 4 * size
     return parts
+
+
+def _layout(listing: Any) -> Layout:
+    for name, shape, kind, group in listing:
+        _text(name)
+        if kind not in KINDS or group not in get_args(Group):
+            raise ValueError("a layout with an entry of no known kind or group")
+        if not all(type(size) is int and size >= 0 for size in shape):
+            raise ValueError("a layout with a shape that is none")
+    return Layout.from_json(listing)
+
+
+def _text(name: Any) -> str:
+    if not isinstance(name, str):
+        raise TypeError("a name that is no text")
+    return name

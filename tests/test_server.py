@@ -11,7 +11,7 @@ from konsil.config import ServerConfig
 from konsil.engines.inprocess import InProcessEngine
 from konsil.errors import ConfigError, RoundFailed, StateError, UploadRefused
 from konsil.messages import Failure, Reply, Request
-from konsil.server import Intake, Record, pooled_means
+from konsil.server import Holding, Intake, Record, pooled_means
 from konsil.weights import Layout, Weights
 
 LAYOUT = Layout.build([("w", (2,), "trainable", "body"), ("b", (1,), "trainable", "head")])
@@ -27,11 +27,22 @@ def part(*values: float, layout: Layout = LAYOUT) -> Weights:
 def reply(site: str = "a", weight: object = 2.0, **changes) -> Reply:
     facts = {"weights": {"global": weight}, "measures": {}, "images": 0}
     fields = {"parts": {"global": part(1, 2, 3)}, "facts": facts, "round": 3, "plan": "plan0"}
-    return Reply(kind="round", job="fedavg/seed0", site=site, **(fields | changes))
+    return Reply(**({"kind": "round", "job": "fedavg/seed0", "site": site} | fields | changes))
 
 
-def intake(*roster: str, **config) -> Intake:
-    return Intake(REQUEST, roster or ("a", "b"), {"global": LAYOUT}, ServerConfig(**config))
+def said(weight: object = 2.0, **facts) -> Reply:
+    """A reply with other facts."""
+    return reply(facts={"weights": {"global": weight}, "measures": {}, "images": 0} | facts)
+
+
+def roster(sites: str) -> dict[str, Holding]:
+    return {site: Holding(train=8, val=2) for site in sites}
+
+
+def intake(*sites: str, validate: bool = False, **config) -> Intake:
+    request = replace(REQUEST, facts={"validate": validate, "after": 2})
+    layouts = {"global": LAYOUT}
+    return Intake(request, roster(sites or ("a", "b")), layouts, ServerConfig(**config))
 
 
 NAN, INF = float("nan"), float("inf")
@@ -53,6 +64,25 @@ BAD = {
     "no measures": (reply(facts={"weights": {"global": 1.0}}), "no validation measures"),
     "weight missing": (reply(facts={"measures": {}, "images": 0}), "weight is None"),
     "weight no number": (reply(weight="1"), "weight is 1"),
+    "weights of no shape": (reply(facts={"weights": [1], "measures": {}, "images": 0}), "weights"),
+    "weight of another part": (said(weights={"global": 1.0, "x": 1.0}), "weights of other parts"),
+    "weight that is a bool": (reply(weight=True), "weight is True"),
+    "weight above its images": (reply(weight=8.5), "weight is 8.5, with its images 8 at most"),
+    "absurd weight": (reply(weight=1e306), "weight is 1e"),
+    "weight beyond floats": (reply(weight=10**400), "weight is 1000"),
+    "another kind": (reply(kind="finish"), "answers finish; this is round"),
+    "round of no number": (reply(round=[3]), r"round \[3\]; this is"),
+    "measure of no number": (said(measures={"global": "x"}), "global: its measure is x"),
+    "measure NaN": (said(measures={"global": NAN}), "global: its measure is nan"),
+    "absurd measure": (said(measures={"global": 1e300}), "global: its measure is 1e"),
+    "measure beyond floats": (said(measures={"global": 10**400}), "global: its measure is 1000"),
+    "measure that hides the number": (said(measures={"images": 9}), "measure of the name images"),
+    "measure with formula": (said(measures={"$\\frac": 0.5}), "measure of the name"),
+    "measures as a list": (said(measures=[0.5]), "no validation measures"),
+    "images of no number": (said(images=0.0), "no validation measures"),
+    "images that are a bool": (said(images=False), "no validation measures"),
+    "images without validation": (said(images=2), "2 validation images, by the plan 0"),
+    "negative images": (said(images=-4), "-4 validation images"),
     "too large": (reply(parts={"global": part(1e6, 2, 3)}), "root mean square"),
 }
 
@@ -76,7 +106,9 @@ def test_early_replies_wait_on_the_disk(tmp_path):
         for number, site in enumerate(sites)
     }
     layouts, config = {"global": LAYOUT}, ServerConfig()
-    plain, sparing = (Intake(REQUEST, sites, layouts, config, folder=f) for f in (None, tmp_path))
+    plain, sparing = (
+        Intake(REQUEST, roster(sites), layouts, config, folder=f) for f in (None, tmp_path)
+    )
     for site in sites:
         plain.accept(replies[site])
     for site in reversed(sites):
@@ -96,10 +128,42 @@ def test_early_replies_wait_on_the_disk(tmp_path):
 def test_without_room_on_the_disk_early_replies_wait_in_memory(tmp_path):
     nowhere = tmp_path / "file"
     nowhere.write_text("no folder")
-    taken = Intake(REQUEST, tuple("abcde"), {"global": LAYOUT}, ServerConfig(), folder=nowhere)
+    layouts = {"global": LAYOUT}
+    taken = Intake(REQUEST, roster("abcde"), layouts, ServerConfig(), folder=nowhere)
     for site in reversed("abcde"):
         taken.accept(reply(site))
     assert taken.summed == list("abcde")
+
+
+def test_the_number_of_validated_images_is_the_plans():
+    taken = intake(validate=True)
+    for images in (0, 1, 3):
+        with pytest.raises(UploadRefused, match=f"{images} validation images, by the plan 2"):
+            taken.accept(said(images=images, measures={"global": 0.5}))
+    taken.accept(said(images=2, measures={"global": 0.5}))
+    assert taken.summed == ["a"]
+
+
+def test_what_else_a_site_says_is_not_kept(tmp_path):
+    """Something nested too deep to be written would stop whoever notes it down."""
+    deep: list = []
+    for _ in range(5000):
+        deep = [deep]
+    taken = Intake(REQUEST, roster("abcd"), {"global": LAYOUT}, ServerConfig(), folder=tmp_path)
+    for site in "dcba":
+        taken.accept(replace(said(gossip=deep), site=site))
+    assert taken.summed == list("abcd")
+    assert set(taken.facts["d"]) == {"weights", "measures", "images"}
+    with pytest.raises(UploadRefused, match=r"weight is \[\[\["):
+        intake().accept(said(weight=deep))
+
+
+def test_a_refusal_is_short_and_harmless_to_print():
+    for weight in ("x" * 10**6, "\ud800", "\x1b[31m\n"):
+        with pytest.raises(UploadRefused, match="its weight is") as caught:
+            intake().accept(said(weight=weight))
+        assert len(str(caught.value)) < 300
+        assert str(caught.value).isprintable()
 
 
 @pytest.mark.parametrize("site", ["a", "b"])
@@ -276,7 +340,7 @@ def test_too_few_sites_fail_the_round_with_every_reason(tampered):
     message = str(caught.value)
     assert "fedavg/seed0, round 2: 1 of 2 sites answered, 2 are needed" in message
     assert "  south: site south, round 2: refused: global: values that are not finite" in message
-    assert "--resume" in message
+    assert "then go on with the run" in message
     assert server.record.round == 1
 
 
@@ -321,6 +385,33 @@ def test_the_last_validation_needs_every_site(make_plan, tmp_path):
     with pytest.raises(RoundFailed, match="north: power cut"):
         toy.train(plan, tmp_path, engine=engine)
     assert toy.train(plan, tmp_path).finished
+
+
+@pytest.mark.parametrize("solvable", [True, False])
+def test_means_that_come_to_nothing_fail_the_round_and_are_not_kept(
+    make_plan, tmp_path, monkeypatch, solvable
+):
+    """Within all limits, and no selector comes of it: the record stays as it was."""
+
+    def spoilt(answer: Reply) -> list[Reply]:
+        means = answer.parts["selector.means"].clone()
+        means["shares"].fill_(1e-37)
+        return [replace(answer, parts=answer.parts | {"selector.means": means})]
+
+    def singular(*parts: Weights) -> Weights:
+        raise torch.linalg.LinAlgError("the input matrix is singular")
+
+    if not solvable:
+        monkeypatch.setattr("konsil.selector.linear_discriminant", singular)
+
+    method = {"name": "fedsm", "selector_optimizer": "closed_form"}
+    plan = make_plan(methods=[method], server={"absences": {"north": [1]}, "min_sites": 1})
+    engine = toy.Tampered(InProcessEngine(plan, tmp_path), "south", 1, spoilt)
+    server = toy.server(plan, tmp_path, engine=engine)
+    with pytest.raises(RoundFailed, match=r"round 1: no use came of the means of south \(not fin"):
+        server.train()
+    assert server.record.round == 0
+    assert not server.path.exists()
 
 
 def test_absences_must_name_sites(make_plan):

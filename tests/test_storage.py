@@ -116,6 +116,14 @@ def signed(content: Any, body: bytes = b"") -> bytes:
         {"header": {}, "parts": [{"name": "w", "layout": [["w", "x", "trainable", "body"]]}]},
         {"header": {}, "parts": [{"name": "w", "layout": [["w", [1], "trainable", "body"]]}]},
         {"header": {}, "parts": [{"name": "w", "layout": [["w", [-1], "trainable", "body"]]}]},
+        {"header": {}, "parts": [{"name": 3, "layout": []}]},
+        {"header": {}, "parts": [{"name": "w", "layout": [[["w"], [0], "trainable", "body"]]}]},
+        {"header": {}, "parts": [{"name": "w", "layout": [["w", [0], "kind", "body"]]}]},
+        {"header": {}, "parts": [{"name": "w", "layout": [["w", [0], "trainable", []]]}]},
+        {"header": {}, "parts": [{"name": "w", "layout": [["w", [0.0], "trainable", "body"]]}]},
+        {"header": {}, "parts": [{"name": "w", "layout": [["w", [-2, -0], "trainable", "body"]]}]},
+        b'{"header": ' + b"[" * 10**5 + b"]" * 10**5 + b', "parts": []}',
+        b'{"header": ' + b"9" * 10**5 + b', "parts": []}',
     ],
 )
 def test_a_message_made_by_hand_is_refused_and_not_believed(content: Any):
@@ -184,7 +192,7 @@ def test_a_write_that_fails_in_the_middle_leaves_the_old_file(
     if seen is StateError:
         assert "state.knsl" in str(caught.value)
         assert trouble.strerror in str(caught.value)
-        assert "--resume" in str(caught.value)
+        assert "then go on with the run" in str(caught.value)
 
 
 def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path):
