@@ -6,21 +6,22 @@ here, and select nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from konsil.engines import Engine
 from konsil.errors import RoundFailed
 from konsil.evaluation import Columns
+from konsil.evaluation.answers import BadAnswer, ScoreSheet, specialist_of, sums_of
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row
-from konsil.evaluation.routing import GAMMAS, choose_gamma
-from konsil.messages import Failure, Kind, Reply, Request
+from konsil.evaluation.routing import GAMMAS, choose_gamma, routed_names
+from konsil.messages import Failure, Kind, Reply, Request, shown
 from konsil.method import Method
 from konsil.plan import Job, Plan
-from konsil.server import Record
+from konsil.server import GO_ON, Record, wrong_address
 from konsil.supermodel import SELECTOR, Facts, SuperModel
 from konsil.tasks import Task
 from konsil.weights import Parts, Weights
@@ -28,6 +29,7 @@ from konsil.weights import Parts, Weights
 Checkpoint = Literal["best", "last"]
 CHECKPOINTS: tuple[Checkpoint, ...] = ("best", "last")
 SPLITS = ("val", "test")
+T = TypeVar("T")
 
 
 class Examiner:
@@ -61,13 +63,14 @@ class Examiner:
             return None
         shared = self.shared(record, checkpoint)
         models = {GLOBAL: shared[GLOBAL], SELECTOR: shared[SELECTOR]}
-        withheld = []
-        for reply in self._ask("collect", {}, {"checkpoint": checkpoint}):
-            if reply.facts.get("withheld"):  # its policy says so: the global model stands in
-                withheld.append(reply.site)
-            else:
-                models[reply.site] = reply.parts["personal"]
-        draft = SuperModel(replace(self._facts(), withheld=sorted(withheld)), models)
+        layout, config = shared[GLOBAL].layout, self.plan.experiment.server
+        specialists = self._ask(
+            "collect", {}, {"checkpoint": checkpoint}, lambda r: specialist_of(r, layout, config)
+        )
+        models |= {site: model for site, model in specialists.items() if model is not None}
+        # where a site's policy keeps it, the global model stands in
+        withheld = sorted(site for site, model in specialists.items() if model is None)
+        draft = SuperModel(replace(self._facts(), withheld=withheld), models)
         threshold = self.method.routing == "threshold"
         return draft.with_gamma(self._gamma(draft)) if threshold else draft
 
@@ -86,16 +89,24 @@ class Examiner:
 
     def _gamma(self, model: SuperModel) -> float:
         facts = {"model": plain(model.facts), "gammas": list(GAMMAS)}
-        replies = list(self._ask("calibrate", model.models, facts))
-        sums = {r.site: r.facts["sums"] for r in replies}
-        return choose_gamma(GAMMAS, sums, {r.site: r.facts["images"] for r in replies})
+        images = {site: self.plan.images(site, "val") for site in self.plan.sites}
+
+        def read(reply: Reply) -> list[float]:
+            return sums_of(reply.facts, len(GAMMAS), images[reply.site])
+
+        return choose_gamma(GAMMAS, self._ask("calibrate", model.models, facts, read), images)
 
     def _examine(
         self, role: str, split: str, checkpoint: Checkpoint, parts: Parts, facts: dict[str, Any]
     ) -> list[Row]:
         facts = facts | {"role": role, "split": split, "checkpoint": checkpoint}
-        replies = {r.site: r.facts for r in self._ask("evaluate", parts, facts)}
-        numbers = summary({s: Scores.of(replies[s]) for s in self.plan.sites}, self._task)
+        further = routed_names(self.method.routing) if role == "super" else ()
+        sheet = ScoreSheet(self._task, further)
+
+        def read(reply: Reply) -> Scores:
+            return Scores.of(sheet.checked(reply.facts, self.plan.images(reply.site, split)))
+
+        numbers = summary(self._ask("evaluate", parts, facts, read), self._task)
         return [
             Row(self.job.method, self.job.seed, role, split, site, metric, value, n)
             for site, metric, value, n in numbers
@@ -105,20 +116,37 @@ class Examiner:
     def _task(self) -> Task:
         return self.method.context.task
 
-    def _ask(self, kind: Kind, parts: Parts, facts: dict[str, Any]) -> Iterator[Reply]:
+    def _ask(
+        self, kind: Kind, parts: Parts, facts: dict[str, Any], read: Callable[[Reply], T]
+    ) -> dict[str, T]:
+        """What `read` makes of every site's reply, in the roster's order."""
         number = self.plan.experiment.rounds + 1
-        for answer in self.engine.exchange(
-            [
-                Request(kind, self.job.name, site, number, self.plan.hash, parts, facts)
-                for site in self.plan.sites
-            ]
-        ):
+        requests = {
+            site: Request(kind, self.job.name, site, number, self.plan.hash, parts, facts)
+            for site in self.plan.sites
+        }
+        found: dict[str, T] = {}
+        for answer in self.engine.exchange(list(requests.values())):
             if isinstance(answer, Failure):
-                raise RoundFailed(
-                    f"{self.job.name}: site {answer.site} did not answer in {kind} "
-                    f"({answer.reason}); --resume asks again"
-                )
-            yield answer
+                raise self._failed(answer.site, f"did not answer in {kind} ({answer.reason})")
+            if answer.site not in requests or answer.site in found:
+                raise self._failed(answer.site, f"answered in {kind} without being asked")
+            try:
+                found[answer.site] = self._read(answer, requests[answer.site], read)
+            except BadAnswer as wrong:
+                raise self._failed(answer.site, f"is refused in {kind}: {wrong}") from None
+        for site in requests.keys() - found.keys():
+            raise self._failed(site, f"did not answer in {kind}")
+        return {site: found[site] for site in requests}
+
+    @staticmethod
+    def _read(reply: Reply, request: Request, read: Callable[[Reply], T]) -> T:
+        if wrong := wrong_address(reply, request):
+            raise BadAnswer(wrong)
+        return read(reply)
+
+    def _failed(self, site: str, what: str) -> RoundFailed:
+        return RoundFailed(f"{self.job.name}: site {shown(site)} {what}; {GO_ON}: it asks again")
 
 
 @dataclass(frozen=True)

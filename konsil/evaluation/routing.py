@@ -30,6 +30,11 @@ def routed_columns(model: SuperModel, images: Images, task: Task, site: str) -> 
     return joined(pieces)
 
 
+def routed_names(routing: str) -> tuple[str, ...]:
+    """The columns of `routed_columns` beside the task's own."""
+    return (*(("selector_accuracy",) if routing == "threshold" else ()), "asked_specialist")
+
+
 def gamma_sums(
     model: SuperModel, images: Images, task: Task, gammas: Sequence[float]
 ) -> list[float]:
