@@ -139,6 +139,7 @@ def start_site_(
         from konsil.deploy.kit import Kit
         from konsil.deploy.site_process import start_site
     from konsil.deploy.policy import read_policy
+    from konsil.deploy.preflight import check_site
     from konsil.files import write_text
 
     site = Kit.read(kit, "site").party
@@ -177,18 +178,6 @@ def preflight_(
         errors += finding.verdict == "error"
     if errors:
         raise typer.Exit(1)
-
-
-def check_site(data: Path, site: str) -> None:
-    """The federation file must know this site by its name in the certificate."""
-    from konsil.data.manifest import read_manifest
-
-    sites = read_manifest(data).content.sites
-    if site not in sites:
-        raise ConfigError(
-            f"{data}: no site {site} in it, as this kit calls this hospital; there are "
-            f"{', '.join(sites)}: rename it in the file"
-        )
 
 
 # --- runs -----------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typing import Literal
 
 from konsil.deploy.kit import Kit, knock
 from konsil.deploy.policy import read_policy
-from konsil.errors import KonsilError
+from konsil.errors import ConfigError, KonsilError
 
 Verdict = Literal["ok", "warning", "error"]
 FREE_DISK = 2 * 10**9  # bytes for the state of a few runs, beside the cache
@@ -65,7 +64,9 @@ def _disk(state: Path) -> Finding:
 
 
 def _memory() -> Finding:
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    import psutil  # comes with FLARE
+
+    free = psutil.virtual_memory().available  # what only caches files can be had as well
     verdict: Verdict = "ok" if free > FREE_MEMORY else "warning"
     return Finding("memory", verdict, f"{free / 1e9:.1f} GB free")
 
@@ -103,10 +104,24 @@ def _server(kit: Kit) -> Finding:
 def _data(path: Path, site: str) -> Finding:
     from konsil.data.check import check_federation
 
+    check_site(path, site)
     result = check_federation(path, [site])
     if not result.ok:
-        text = f"{len(result.errors)} kinds of errors: run `konsil data check {path}`"
+        kinds = f"{len(result.errors)} kind{'s' * (len(result.errors) > 1)} of errors"
+        text = f"{result.errors[0].what}; {kinds} in all: run `konsil data check {path}`"
         return Finding("data", "error", text)
     images = result.sites[site].images
     text = f"{images} images, {len(result.warnings)} warnings (`konsil data check {path}`)"
     return Finding("data", "ok", text)
+
+
+def check_site(data: Path, site: str) -> None:
+    """The federation file must know this site by its name in the certificate."""
+    from konsil.data.manifest import read_manifest
+
+    sites = read_manifest(data).content.sites
+    if site not in sites:
+        raise ConfigError(
+            f"{data}: no site {site} in it, as this kit calls this hospital; there are "
+            f"{', '.join(sites)}: rename it in the file"
+        )
