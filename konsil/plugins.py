@@ -13,6 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -40,6 +41,17 @@ def load_plugins(
                 "another run"
             )
         found |= dict.fromkeys(_load(path, source, sha256), sha256)
+    return found
+
+
+def with_contents(paths: Iterable[Path], contents: Collection[str]) -> dict[str, Path]:
+    """Of these files those with one of these sha256, each content once; none of them is run."""
+    found: dict[str, Path] = {}
+    for path in paths:
+        with suppress(ConfigError):  # a file that cannot be read has none of the contents
+            sha256 = hashlib.sha256(_read(path)).hexdigest()
+            if sha256 in contents:
+                found.setdefault(sha256, path)
     return found
 
 

@@ -20,11 +20,14 @@ from konsil import __version__
 from konsil.config import SOURCES, Experiment, check_experiment
 from konsil.data import Federation, open_federation
 from konsil.data.origin import find_source
-from konsil.errors import ConfigError, DataError
+from konsil.deploy.policy import PolicyRefused
+from konsil.errors import ConfigError
 from konsil.plan import Plan
-from konsil.plugins import load_plugins
+from konsil.plugins import load_plugins, with_contents
 
 OWN = "own-data"  # stands where an experiment names a path: every site has a path of its own
+# What a server may say of a site's images: how they are read, never where anything lies.
+AGREED = ("images", "image_size", "channels", "patient_pattern", "split", "split_seed")
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,7 @@ class SiteData:
 
     def experiment(self, raw: dict[str, Any], plugins: list[Path]) -> Experiment:
         """The experiment with this site's own places in it."""
-        block = {k: v for k, v in raw["federation"].items() if k not in SOURCES}
+        block = {k: v for k, v in raw["federation"].items() if k in AGREED}
         own = {**block, **self.source, "sites": [self.site]}
         return check_experiment(
             {**raw, "federation": own, "plugins": [str(path) for path in plugins]},
@@ -102,15 +105,26 @@ def opened(federation: Federation, site: str) -> Opened:
 
 def own_plan(shared: dict[str, Any], experiment: Experiment, federation: Federation) -> Plan:
     """The plan that was sent, with this site's own places; its hash is computed here."""
+    plugins = _needed(shared.get("plugins", {}), experiment.plugins)
     local = {
         **shared,
-        "experiment": {
-            **shared["experiment"],
-            "plugins": [str(path) for path in experiment.plugins],
-        },
+        "experiment": {**shared["experiment"], "plugins": [str(path) for path in plugins]},
         "data_folder": str(federation.folder),
     }
     return Plan.from_json(local)
+
+
+def _needed(agreed: Mapping[str, str], own: list[Path]) -> list[Path]:
+    """Of a site's own plugins those that the plan is made with. No other is run."""
+    found = with_contents(own, agreed.values())
+    for name, sha256 in agreed.items():
+        if sha256 not in found:
+            raise PolicyRefused(
+                f"method {name}: the plan has it from a plugin with the sha256 {sha256}, and none "
+                "of the plugins in this site's policy has that content; put that file into "
+                "`plugins` of the policy when it has been read, or leave the method out"
+            )
+    return list(found.values())
 
 
 # --- at the server --------------------------------------------------------------------------------
@@ -163,11 +177,14 @@ def make_plan(
 def check_plan_is_ours(plan: Plan, shared: dict[str, Any], site: str, answer: Opened) -> None:
     """A site trusts its own arithmetic: the hash, its own numbers, and its own code."""
     if plan.hash != shared["hash"]:
-        raise ConfigError(
+        raise PolicyRefused(
             f"the plan's hash is {shared['hash']}, this site computes {plan.hash}: it was changed "
             "on its way, or the code differs; install the same version of Konsil everywhere"
         )
     if plan.version != __version__:
-        raise ConfigError(f"the plan is of Konsil {plan.version}, this site has {__version__}")
+        raise PolicyRefused(f"the plan is of Konsil {plan.version}, this site has {__version__}")
     if site not in plan.sites or plan.counts[site] != answer.counts:
-        raise DataError("the plan's counts of images are not those of this site's data now")
+        raise PolicyRefused(
+            "the plan's counts of images are not those of this site's data now; bring the data "
+            "back as they were, or submit a new run"
+        )

@@ -26,6 +26,7 @@ from konsil.deploy.agreement import (
     own_plan,
 )
 from konsil.deploy.audit import Audit
+from konsil.deploy.guard import Guard, finished
 from konsil.deploy.policy import Policy, PolicyRefused, read_policy
 from konsil.errors import ConfigError, DataError, KonsilError, StateError
 from konsil.files import write_text
@@ -83,17 +84,30 @@ class SiteParty:
             "request": self._request,
             "done": self._done,
         }
+        if refusal := self.too_large(topic, len(payload)):
+            return refusal
         try:
-            self.policy.check_size(len(payload), "message")
             if topic not in topics:
                 raise PolicyRefused(f"topic {topic!r}: unknown to Konsil {__version__}")
             return ACCEPTED + topics[topic](payload)
         except Exception as error:
-            named = self._named(error)
-            with suppress(OSError):  # the log may be on the very disk that is full
-                self.audit.note("refused", topic=topic, reason=str(named), trace=_trace(named))
-            self.tell(f"refused ({topic}): {named}")
-            return REFUSED + self._public(named).encode()
+            return self._refusal(topic, error)
+
+    def too_large(self, topic: str, size: int) -> bytes:
+        """The answer to a message that is refused by its length alone; empty: it may come."""
+        try:
+            self.policy.check_size(size, "message")
+            return b""
+        except PolicyRefused as error:
+            return self._refusal(topic, error)
+
+    def _refusal(self, topic: str, error: Exception) -> bytes:
+        """In full for the people at this site, and as far as it may be said for the server."""
+        named = self._named(error)
+        with suppress(OSError):  # the log may be on the very disk that is full
+            self.audit.note("refused", topic=topic, reason=str(named), trace=_trace(named))
+        self.tell(f"refused ({topic}): {named}")
+        return REFUSED + self._public(named).encode(errors="replace")
 
     def _named(self, error: Exception) -> Exception:
         """A full disk by its name: it is mended by people, and the run goes on."""
@@ -105,13 +119,18 @@ class SiteParty:
         return error
 
     def _public(self, error: Exception) -> str:
-        """What may be said outside of this hospital."""
+        """What may be said outside of this hospital: verbatim only what was written for that.
+
+        Other texts may quote this site's own files: paths, or what stands in them.
+        """
         if isinstance(error, PolicyRefused):
             return f"refused: {error}"
-        if isinstance(error, StateError | ConfigError):  # of plans and states: no image in them
+        if isinstance(error, StateError):  # of messages and states: no image in them
             return str(error).replace(str(self.state), "(its state folder)")
         if isinstance(error, DataError):
             return f"its data cannot be opened; {DETAILS}"
+        if isinstance(error, ConfigError):
+            return f"the experiment cannot be used with this site's own files; {DETAILS}"
         kind = "an error" if isinstance(error, KonsilError) else f"{type(error).__name__}"
         return f"{kind}; {DETAILS}"
 
@@ -142,7 +161,8 @@ class SiteParty:
         check_plan_is_ours(plan, shared, self.site, answer)
         self.policy.check_plan(plan, self.site)
         self._check_run(plan.hash, shared["run"])
-        write_text(self._agreed(plan.hash), json.dumps(shared, indent=1), durable=True)
+        known = {k: v for k, v in shared.items() if k in (*plan.to_json(), "run")}
+        write_text(self._agreed(plan.hash), json.dumps(known, indent=1), durable=True)
         self._hosts = {plan.hash: self._new_host(plan, shared)}
         self.audit.note(
             "agreed",
@@ -182,6 +202,7 @@ class SiteParty:
         if request.site != self.site:
             raise PolicyRefused(f"a request for {request.site} reached {self.site}")
         host = self._host(request.plan)
+        Guard(host.plan, host.run_folder, self.site).check(request)
         reply = self._within_policy(host.handle(request), host.plan, request)
         answer = reply.to_bytes()
         self.policy.check_size(len(answer), "reply")
@@ -193,15 +214,19 @@ class SiteParty:
     def _host(self, plan: str) -> SiteHost:
         """Who answers for a plan that this site agreed to, perhaps before it was restarted."""
         if plan not in self._hosts:
-            path = self._agreed(plan)
-            if not path.exists():
-                raise PolicyRefused(f"plan {plan}: this site has not agreed to it")
-            shared = json.loads(path.read_text(encoding="utf-8"))
+            shared = self._noted(plan)
             mine, answer = self._made_own(shared)
             check_plan_is_ours(mine, shared, self.site, answer)
             self.policy.check_plan(mine, self.site)
             self._hosts = {plan: self._new_host(mine, shared)}
         return self._hosts[plan]
+
+    def _noted(self, plan: str) -> dict[str, Any]:
+        """A plan as this site agreed to it."""
+        path = self._agreed(plan)
+        if not path.exists():
+            raise PolicyRefused(f"plan {plan}: this site has not agreed to it")
+        return dict(json.loads(path.read_text(encoding="utf-8")))
 
     def _new_host(self, plan: Plan, shared: dict[str, Any]) -> SiteHost:
         return SiteHost(plan, self._runs(plan.hash, shared["run"]), self.device)
@@ -220,12 +245,20 @@ class SiteParty:
         return reply
 
     def _done(self, payload: bytes) -> bytes:
-        """A run is over: what only further rounds would have needed goes."""
+        """A run is over: what only further rounds would have needed goes.
+
+        Whether it is over this site sees itself: a state from the middle of a run is kept.
+        """
         over = json.loads(payload)
-        for name in StateFiles.NAMES:
-            for state in self._runs(over["plan"], over["run"]).rglob(name):
-                state.unlink()
-        self.audit.note("done", plan=over["plan"], run=over["run"])
+        plan, run = over["plan"], over["run"]
+        rounds = self._noted(plan)["experiment"]["rounds"]
+        folder, kept = self._runs(plan, run), []
+        for states in _folders_with_states(folder):
+            if _is_finished(states, plan, rounds):
+                StateFiles(states, plan).forget()
+            else:
+                kept.append(states.relative_to(folder).as_posix())
+        self.audit.note("done", plan=plan, run=run, **_said_of(kept))
         return b""
 
     def _runs(self, plan: str, run: str) -> Path:
@@ -238,6 +271,24 @@ class SiteParty:
         if not plan.isalnum():  # it becomes a file's name
             raise PolicyRefused("a plan's hash is letters and digits")
         return self.state / "plans" / f"{plan}.json"
+
+
+def _folders_with_states(folder: Path) -> list[Path]:
+    return sorted({path.parent for name in StateFiles.NAMES for path in folder.rglob(name)})
+
+
+def _is_finished(folder: Path, plan: str, rounds: int) -> bool:
+    """A state that cannot be read is none that may be thrown away."""
+    with suppress(StateError):
+        return finished(folder, plan, rounds)
+    return False
+
+
+def _said_of(kept: list[str]) -> dict[str, str]:
+    """For the audit trail, if the run is not over as far as this site can see."""
+    if not kept:
+        return {}
+    return {"reason": f"state kept, training is not finished here: {', '.join(kept)}"}
 
 
 def in_words(plan: Plan, file: Path) -> list[str]:

@@ -17,22 +17,31 @@ from konsil.deploy.processes import end_with_parent, say
 from konsil.errors import KonsilError
 
 Answer = Callable[[str, bytes], bytes]
+TooLarge = Callable[[str, int], bytes]
 WAITING_LINE = 16  # questions that may wait: those of sessions that have ended since
+GO_ON = b""
 
 
-def serve(listener: Listener, answer: Answer) -> None:
-    """One question a connection, one after the other: a topic, its bytes, then the answer."""
+def serve(listener: Listener, answer: Answer, too_large: TooLarge) -> None:
+    """One question a connection, one after the other.
+
+    Topic and length of the message come first: one that is too long is refused before it is
+    copied. To the others `GO_ON` is said, then come their bytes, then the answer goes back.
+    """
     while True:
         with suppress(EOFError, ConnectionError), listener.accept() as connection:
-            _serve_one(connection, answer)
+            _serve_one(connection, answer, too_large)
 
 
-def _serve_one(connection: Connection, answer: Answer) -> None:
+def _serve_one(connection: Connection, answer: Answer, too_large: TooLarge) -> None:
     topic = connection.recv_bytes().decode()
-    payload = connection.recv_bytes()
+    size = int(connection.recv_bytes())
     if connection.poll():  # it asked and left while somebody else's question was answered
         return
-    connection.send_bytes(answer(topic, payload))
+    refusal = too_large(topic, size)
+    connection.send_bytes(refusal or GO_ON)
+    if not refusal:
+        connection.send_bytes(answer(topic, connection.recv_bytes(maxlength=size)))
 
 
 def main() -> None:
@@ -48,7 +57,7 @@ def main() -> None:
         say(f"error: {error}")
         sys.exit(1)
     say("party ready")
-    serve(listener, party.answer)
+    serve(listener, party.answer, party.too_large)
 
 
 if __name__ == "__main__":

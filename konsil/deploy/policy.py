@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Literal
 
@@ -65,11 +66,11 @@ class Policy(Block):
                 f"{images} training images: this site's policy asks for at least "
                 f"{self.min_training_images}, so that a model does not learn single patients"
             )
-        together = plan.experiment.server.min_sites or len(plan.sites)
+        together = fewest_in_a_mean(plan)
         if together < self.min_sites_in_mean:
             raise PolicyRefused(
-                f"server.min_sites: a mean may be of {together} sites, this site's policy asks "
-                f"for at least {self.min_sites_in_mean}"
+                f"server.min_sites and server.absences: a mean may be of {together} sites, this "
+                f"site's policy asks for at least {self.min_sites_in_mean}"
             )
         for job in plan.jobs:
             method = plan.method(job)
@@ -80,6 +81,20 @@ class Policy(Block):
                     f"method {method.name}: the server needs each site's own model, and this "
                     "site's policy has hand_out_specialist: false"
                 )
+
+
+def fewest_in_a_mean(plan: Plan) -> int:
+    """With how many sites the server would go on, in the round that needs the fewest."""
+    server, sites = plan.experiment.server, len(plan.sites)
+    if server.min_sites:
+        return min(server.min_sites, sites)
+    away = Counter(
+        number
+        for site in plan.sites
+        for number in set(server.absences.get(site, []))
+        if 1 <= number <= plan.experiment.rounds
+    )
+    return max(1, sites - max(away.values(), default=0))
 
 
 def read_policy(path: Path | None) -> Policy:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from konsil.errors import RunError
 
@@ -29,12 +30,17 @@ def show_trail(console: Console, path: Path) -> None:
     table = Table("time", "event", "site", "what", Column("bytes", justify="right"), "sha256")
     for event in events:
         table.add_row(
-            event["time"][:19].replace("T", " "),
-            event["event"],
-            event.get("site", ""),
-            _what(event),
-            f"{event['bytes']:,}" if "bytes" in event else "",
-            event.get("sha256", "")[:12],
+            *map(
+                _cell,
+                (
+                    event["time"][:19].replace("T", " "),
+                    event["event"],
+                    event.get("site", ""),
+                    _what(event),
+                    f"{event['bytes']:,}" if "bytes" in event else "",
+                    event.get("sha256", "")[:12],
+                ),
+            )
         )
     console.print(table)
     for line in sums(events):
@@ -74,5 +80,11 @@ def _what(event: Event) -> str:
         return f"plan {event['plan']}: {methods}, Konsil {event['version']}"
     for key in ("reason", "refused", "topic", "plan"):
         if key in event:
-            return str(event[key]).splitlines()[0]
+            return next(iter(str(event[key]).splitlines()), "")
     return ""
+
+
+def _cell(text: object) -> Text:
+    """Others wrote it: markup is not obeyed, and no control character reaches the screen."""
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+    return Text("".join(shown))

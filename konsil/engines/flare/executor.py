@@ -74,13 +74,20 @@ def ask(topic: str, payload: bytes, stopped: Stopped) -> bytes:
     with _connect(os.environ[PARTY_SOCKET], stopped) as connection:
         try:
             connection.send_bytes(topic.encode())
+            connection.send_bytes(str(len(payload)).encode())
+            if refusal := _heard(connection, stopped):  # anything but `GO_ON`
+                return refusal
             connection.send_bytes(payload)
-            while not connection.poll(GLANCE):
-                if stopped():
-                    raise Gone("the session was ended")
-            return connection.recv_bytes()
+            return _heard(connection, stopped)
         except (EOFError, ConnectionError):
             raise Gone("the site's process ended while it was at work; see its log") from None
+
+
+def _heard(connection: Connection, stopped: Stopped) -> bytes:
+    while not connection.poll(GLANCE):
+        if stopped():
+            raise Gone("the session was ended")
+    return connection.recv_bytes()
 
 
 def _connect(address: str, stopped: Stopped) -> Connection:

@@ -1,0 +1,310 @@
+"""A site answers what an honest server asks, for one model; whatever else is asked is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import direct
+import pytest
+from federations import SIZE
+
+from konsil.config import check_experiment
+from konsil.deploy.coordinator import coordinate, without_places
+from konsil.deploy.guard import FILE
+from konsil.deploy.party import SiteParty
+from konsil.deploy.policy import Policy
+from konsil.errors import RoundFailed
+from konsil.messages import Reply, Request
+from konsil.weights import Weights
+
+SITES = ["north", "south"]
+ROUNDS = 2
+
+
+class Trained:
+    """A run whose sites have answered everything, and have not yet heard that it is over."""
+
+    def __init__(self, squares: Path, folder: Path, method: str, stop_after: int = 10**6) -> None:
+        raw = {
+            "federation": {"folder": str(squares), "image_size": SIZE},
+            "network": {"name": "unet", "width": 2},
+            "training": {"batch_size": 3},
+            "methods": [method],
+            "rounds": ROUNDS,
+        }
+        self.experiment, self.folder = check_experiment(raw, "test"), folder
+        self.link = direct.DirectLink(direct.parties(self.experiment, folder, SITES))
+        send = self.link.send
+
+        def cut(topic, messages, deadline=None):
+            asked = sum(topic == "request" for topic, *_ in self.link.passed) // 2
+            if topic == "done":
+                return
+            if asked >= stop_after * len(SITES):
+                self.link.gone = set(SITES)
+            yield from send(topic, messages, deadline)
+
+        self.link.send = cut
+        try:
+            coordinate(without_places(self.experiment), SITES, self.link, folder / "run")
+        except RoundFailed:
+            assert stop_after < 10**6
+
+    @property
+    def north(self) -> SiteParty:
+        """As it is after a restart."""
+        return direct.parties(self.experiment, self.folder, SITES)["north"]
+
+    @property
+    def asked(self) -> list[tuple[Request, bytes]]:
+        """What north was asked, and what it answered."""
+        north = [p for t, s, p in self.link.passed if (t, s) == ("request", "north")]
+        pairs = zip(north[::2], north[1::2], strict=True)
+        return [(Request.from_bytes(question), answer) for question, answer in pairs]
+
+    def first(self, kind: str, **facts) -> Request:
+        for request, _ in self.asked:
+            if request.kind == kind and facts.items() <= request.facts.items():
+                return request
+        raise AssertionError(f"no {kind} with {facts}")
+
+    def notes(self) -> list[Path]:
+        return list((self.folder / "parties" / "north").rglob(FILE))
+
+
+@pytest.fixture(scope="module")
+def fedsm(squares, tmp_path_factory) -> Trained:
+    return Trained(squares, tmp_path_factory.mktemp("fedsm"), "fedsm")
+
+
+@pytest.fixture(scope="module")
+def ditto(squares, tmp_path_factory) -> Trained:
+    return Trained(squares, tmp_path_factory.mktemp("ditto"), "ditto")
+
+
+@pytest.fixture(scope="module")
+def begun(squares, tmp_path_factory) -> Trained:
+    """After the last round, before `finish`."""
+    return Trained(squares, tmp_path_factory.mktemp("begun"), "fedsm", stop_after=ROUNDS)
+
+
+def said(party: SiteParty, request: Request) -> str:
+    """The refusal of a request."""
+    answer = party.answer("request", request.to_bytes())
+    assert answer[:1] == b"R", f"answered: {Reply.from_bytes(answer[1:]).facts}"
+    assert answer.startswith(b"Rrefused: "), answer
+    return answer[1:].decode()
+
+
+def with_facts(request: Request, **facts) -> Request:
+    return replace(request, facts=request.facts | facts)
+
+
+def other(weights: Weights) -> Weights:
+    return Weights(weights.layout, weights.flat + 1e-3)
+
+
+# --- what an honest server asks -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", ["fedsm", "ditto"])
+def test_the_same_questions_again_after_a_crash(run, request):
+    """Every one, in any order, at a site that was restarted."""
+    trained = request.getfixturevalue(run)
+    party = trained.north
+    after_training = [(q, a) for q, a in trained.asked if q.kind not in ("round",)]
+    assert len({q.kind for q, _ in after_training}) == (4 if run == "fedsm" else 2)
+    for question, answer in reversed(after_training):
+        assert party.answer("request", question.to_bytes()) == answer
+
+
+# --- one model for each question ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["global", "super"])
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_another_model_is_refused(fedsm, role, split):
+    question = fedsm.first("evaluate", role=role, split=split, checkpoint="best")
+    name = "global" if role == "global" else "north"
+    changed = replace(question, parts={**question.parts, name: other(question.parts[name])})
+    why = f"evaluate: {role} {split} best was answered for another model"
+    assert why in said(fedsm.north, changed)
+    assert "submit a new run" in said(fedsm.north, changed)
+
+
+def test_another_gamma_is_another_model(fedsm):
+    """Else the means at many thresholds would tell the score of a single image."""
+    question = fedsm.first("evaluate", role="super", split="test", checkpoint="best")
+    gamma = 0.05 if question.facts["model"]["gamma"] != 0.05 else 0.1
+    changed = with_facts(question, model=question.facts["model"] | {"gamma": gamma})
+    assert "was answered for another model" in said(fedsm.north, changed)
+
+
+def test_gamma_is_chosen_for_one_model_a_checkpoint(fedsm):
+    question = fedsm.first("calibrate")
+    models = [q.parts["north"] for q, _ in fedsm.asked if q.kind == "calibrate"]
+    answered = {float(model.flat.sum()) for model in models}
+    for number in range(3):
+        north = Weights(question.parts["north"].layout, question.parts["north"].flat + number + 1)
+        changed = replace(question, parts={**question.parts, "north": north})
+        if fedsm.north.answer("request", changed.to_bytes())[:1] == b"A":
+            answered.add(float(north.flat.sum()))
+    assert len(answered) <= 2
+
+
+def test_a_damaged_note_is_no_permission(squares, tmp_path):
+    trained = Trained(squares, tmp_path, "fedavg")
+    [note] = trained.notes()
+    assert len(json.loads(note.read_text())) == 4  # val and test, best and last
+    note.write_text("")
+    answer = trained.north.answer("request", trained.first("evaluate").to_bytes())
+    assert answer[:1] == b"R"
+    assert b"(its state folder)" in answer
+    assert b"submit a new run" in answer
+    assert str(tmp_path).encode() not in answer
+
+
+# --- what the plan does not ask -----------------------------------------------------------------
+
+ALTERED = {
+    "a job of another plan": ("evaluate", {"job": "fedsm/seed1"}, {}, "not one of the plan's"),
+    "a way up": ("round", {"job": "../../other"}, {}, "not one of the plan's"),
+    "round 0": ("round", {"round": 0}, {}, "the plan asks that in rounds 1 to 2"),
+    "one round more": ("round", {"round": 3}, {}, "the plan asks that in rounds 1 to 2"),
+    "an early end": ("finish", {"round": 2}, {}, "the plan asks that in round 3"),
+    "an early look": ("evaluate", {"round": 1}, {}, "the plan asks that in round 3"),
+    "after itself": ("round", {}, {"after": 1}, "after = 1: not a round before it"),
+    "after a text": ("round", {}, {"after": "0"}, "after = '0': not a round before it"),
+    "no validation": ("round", {}, {"validate": False}, "validate = True in this round"),
+    "a fact more": ("collect", {}, {"role": "personal"}, "expected ['checkpoint']"),
+    "many gammas": ("calibrate", {}, {"gammas": [i / 1000 for i in range(1001)]}, "gammas: not"),
+    "no gammas": ("calibrate", {}, {"gammas": []}, "gammas: not"),
+    "a role": ("evaluate", {}, {"role": "selector"}, "role = 'selector': not one of fedsm's"),
+    "a list as role": ("evaluate", {}, {"role": ["global"]}, "not one of fedsm's"),
+    "a split": ("evaluate", {}, {"split": "train"}, "split = 'train': not val or test"),
+    "a checkpoint": ("evaluate", {}, {"checkpoint": "first"}, "checkpoint = 'first'"),
+    "a checkpoint to collect": ("collect", {}, {"checkpoint": "x"}, "checkpoint = 'x'"),
+    "a model in private": ("evaluate", {}, {"role": "personal"}, "parts ['global'], expected []"),
+}
+
+
+@pytest.mark.parametrize("name", ALTERED)
+def test_other_questions_are_refused(fedsm, name):
+    kind, fields, facts, why = ALTERED[name]
+    question = fedsm.first(kind)
+    assert why in said(fedsm.north, replace(with_facts(question, **facts), **fields))
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"network": {"name": "unet", "width": 100_000}}, "model: network: not as the plan has it"),
+        ({"labels": ["other"]}, "labels: not as the plan has it"),
+        ({"sites": ["north"]}, "sites: not as the plan has it"),
+        ({"routing": "argmax"}, "routing: not as the plan has it"),
+        ({"gamma": 0.51234}, "gamma: not one that Konsil chooses from"),
+        ({"withheld": ["west"]}, "withheld: not sites of the plan"),
+        ({"withheld": 3}, "withheld: not sites of the plan"),
+        ({"withheld": ["south"]}, "parts ['global', 'north', 'selector', 'south'], expected"),
+        ({"more": 1}, "not the facts of a super model"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["calibrate", "evaluate"])
+def test_other_super_models_are_refused(fedsm, kind, facts, why):
+    question = fedsm.first(kind, **({"role": "super"} if kind == "evaluate" else {}))
+    changed = with_facts(question, model=question.facts["model"] | facts)
+    assert why in said(fedsm.north, changed)
+
+
+@pytest.mark.parametrize("kind", ["collect", "calibrate", "evaluate"])
+def test_nothing_is_examined_before_the_end(fedsm, begun, kind):
+    question = fedsm.first(kind)
+    assert question.plan == begun.asked[0][0].plan
+    assert "training of that job is not finished" in said(begun.north, question)
+    assert not begun.notes()
+
+
+def test_only_a_super_models_method_hands_out(ditto, fedsm):
+    plan = ditto.asked[0][0].plan
+    collect, calibrate = (
+        replace(fedsm.first(kind), job="ditto/seed0", plan=plan)
+        for kind in ("collect", "calibrate")
+    )
+    evaluate = replace(fedsm.first("evaluate", role="super"), job="ditto/seed0", plan=plan)
+    for question in (collect, calibrate, evaluate):
+        assert "ditto has no super model" in said(ditto.north, question)
+
+
+def test_refused_questions_leave_no_folder(ditto):
+    party = ditto.north
+    before = sorted(party.state.rglob("*"))
+    question = replace(ditto.first("round"), job=str(party.state / "elsewhere"))
+    assert "not one of the plan's" in said(party, question)
+    assert sorted(party.state.rglob("*")) == before
+
+
+# --- the end of a run ---------------------------------------------------------------------------
+
+
+def over(trained: Trained) -> bytes:
+    return json.dumps({"plan": trained.asked[0][0].plan, "run": "run"}).encode()
+
+
+def states(trained: Trained) -> dict[str, bytes]:
+    folder = trained.folder / "parties" / "north"
+    return {path.name: path.read_bytes() for path in folder.rglob("*.knsl")}
+
+
+def last_note(party: SiteParty) -> dict:
+    return json.loads((party.state / "audit.jsonl").read_text().splitlines()[-1])
+
+
+def test_a_run_that_is_not_over_keeps_its_state(begun):
+    kept, party = states(begun), begun.north
+    assert set(kept) == {"state.knsl", "before.knsl"}
+    assert party.answer("done", over(begun)) == b"A"
+    assert states(begun) == kept
+    note = last_note(party)
+    assert note["event"] == "done"
+    assert note["reason"].startswith("state kept, training is not finished here: fedsm/seed0")
+
+
+def test_a_run_that_is_over_lets_its_state_go(squares, tmp_path):
+    trained = Trained(squares, tmp_path, "fedavg")
+    party = trained.north
+    assert party.answer("done", over(trained)) == b"A"
+    assert states(trained) == {}
+    assert "reason" not in last_note(party)
+    assert trained.notes()  # and no second model, ever
+    assert "is not finished" in said(party, trained.first("evaluate"))
+
+
+def test_done_for_a_plan_that_nobody_agreed_to(begun):
+    answer = begun.north.answer("done", json.dumps({"plan": "0123", "run": "run"}).encode())
+    assert answer == b"Rrefused: plan 0123: this site has not agreed to it"
+
+
+# --- what is kept of a plan ---------------------------------------------------------------------
+
+
+def test_only_the_plan_is_noted(begun):
+    [plan, *_] = [p for t, s, p in begun.link.passed if (t, s) == ("agree", "north")]
+    party = begun.north
+    assert (
+        party.answer("agree", json.dumps(json.loads(plan) | {"more": "x" * 99}).encode())[:1]
+        == b"A"
+    )
+    [noted] = (party.state / "plans").iterdir()
+    assert "more" not in json.loads(noted.read_text())
+    assert {"hash", "experiment", "run", "counts"} <= set(json.loads(noted.read_text()))
+
+
+def test_a_message_is_refused_by_its_length(tmp_path):
+    party = SiteParty("north", {}, Policy(max_payload="10 KB"), tmp_path)
+    assert party.too_large("request", 10_000) == b""
+    refusal = party.too_large("request", 10_001)
+    assert (
+        refusal == b"Rrefused: message of 10,001 bytes: max_payload of this site's policy is 10 KB"
+    )
+    assert party.answer("request", bytes(10_001)) == refusal
+    assert last_note(party)["event"] == "refused"
