@@ -1,19 +1,25 @@
 """Server and sites come to one plan, and train like any other run."""
 
+import hashlib
 import json
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import direct
 import pytest
 
+from konsil import __version__
 from konsil.data import open_federation
 from konsil.deploy.coordinator import coordinate, without_places
-from konsil.deploy.policy import Policy, read_policy
+from konsil.deploy.party import SiteParty
+from konsil.deploy.policy import Policy, fewest_in_a_mean, read_policy
 from konsil.errors import ConfigError, RoundFailed, RunError
 from konsil.messages import Reply
+from konsil.method import REGISTRY
 from konsil.plan import Plan
+from konsil.plugins import PREFIX
 from konsil.runner import Run
 
 SITES = ["north", "south"]
@@ -169,6 +175,117 @@ def test_what_goes_wrong_at_a_site_stays_there(experiment, squares, tmp_path):
     assert "003.png" not in (tmp_path / "run" / "audit.jsonl").read_text()
 
 
+BROKEN = {
+    "slices": "sites: {north: {images: 'Mueller/*.png', labels: 'x/{}.png', slices: Mueller}}",
+    "pattern": "sites: {north: {images: '*.png', labels: 'm/*.png', patient: '(Mueller'}}",
+    "a way up": "sites: {north: {images: '../Mueller/*.png', labels: 'm/*.png'}}",
+    "no images": "sites: {north: {images: 'Mueller/*.png', labels: 'm/*.png'}}",
+    "another site": "sites: {Mueller: {images: '*.png', labels: 'm/*.png'}}",
+    "a key": "sites: {north: {Mueller: 1}}",
+    "half a file": "sites: [Mueller",
+    "no file": None,
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("topic", ["greet", "open"])
+def test_nothing_of_a_broken_federation_file_leaves(experiment, tmp_path, broken, topic):
+    """Neither where it lies nor what stands in it; the site's own log has both."""
+    study = tmp_path / "Mueller_study"
+    study.mkdir()
+    if BROKEN[broken] is not None:
+        (study / "federation.yaml").write_text(BROKEN[broken])
+    party = SiteParty("north", {"file": str(study)}, Policy(), tmp_path / "state")
+    sent = {**without_places(experiment()), "federation": {"image_size": 32}}
+    asked = {"experiment": sent, "version": __version__, "sites": SITES, "labels": ["disc"]}
+    answer = party.answer(topic, json.dumps(asked).encode()).decode()
+    assert answer[:1] == "R"
+    assert answer.endswith("; the details are in the site's own log")
+    for secret in ("Mueller", str(tmp_path), "federation.yaml", ".png"):
+        assert secret not in answer
+    assert "Mueller" in (tmp_path / "state" / "audit.jsonl").read_text()
+
+
+def test_a_server_does_not_say_where_a_site_keeps_its_images(experiment, tmp_path):
+    e = experiment()
+    party = direct.parties(e, tmp_path, SITES)["north"]
+    sent = without_places(e)
+    sent["federation"] |= {"cache": str(tmp_path / "public"), "cache_limit": 1, "csv": "other.csv"}
+    mine = party.data.experiment(sent, []).federation
+    assert (mine.cache, mine.cache_limit, mine.csv) == (None, None, None)
+    assert (mine.folder, mine.image_size) == (e.federation.folder, e.federation.image_size)
+    answer = party.answer("open", json.dumps({"experiment": sent, "labels": ["x"]}).encode())
+    assert answer[:1] == b"A"
+    assert not (tmp_path / "public").exists()
+
+
+def test_a_site_chooses_its_cache(experiment, squares, tmp_path):
+    own = {"folder": str(squares), "cache": str(tmp_path / "mine")}
+    party = SiteParty("north", own, Policy(), tmp_path / "state")
+    mine = party.data.experiment(without_places(experiment()), [])
+    assert mine.federation.cache == tmp_path / "mine"
+
+
+# --- plugins ------------------------------------------------------------------------------------
+
+
+PLUGIN = """
+from konsil.method import method
+from konsil.methods.fedavg import FedAvg
+
+@method("{name}", paper="nobody, 2024")
+class Mine(FedAvg):
+    pass
+"""
+
+
+@pytest.fixture
+def plugins(tmp_path):
+    """Two files with a method each; what is loaded is gone after the test."""
+    folder = tmp_path / "secret-plugins"
+    folder.mkdir()
+    for name in ("wanted", "unwanted"):
+        (folder / f"{name}.py").write_text(PLUGIN.format(name=name))
+    yield folder
+    for name in ("wanted", "unwanted"):
+        REGISTRY.pop(name, None)
+    for module in [m for m in sys.modules if m.startswith(PREFIX)]:
+        del sys.modules[module]
+
+
+def test_a_site_runs_the_plans_plugins_and_no_other(experiment, plugins, tmp_path):
+    e = experiment(methods=["wanted"], rounds=1)
+    wanted = plugins / "wanted.py"
+    own = [plugins / "gone.py", plugins / "unwanted.py", wanted]
+    link = direct.DirectLink(
+        direct.parties(
+            e, tmp_path, SITES, {"south": Policy(plugins=own), "north": Policy(plugins=[wanted])}
+        )
+    )
+    coordinate(without_places(e), SITES, link, tmp_path / "run", plugins=[wanted])
+    assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"
+    assert "unwanted" not in REGISTRY
+
+
+@pytest.mark.parametrize("own", [[], ["unwanted.py"], ["gone.py"]])
+def test_a_plugin_that_a_site_has_not_read_is_refused(experiment, plugins, tmp_path, own):
+    e = experiment(methods=["wanted"], rounds=1)
+    wanted = plugins / "wanted.py"
+    policies = {"south": Policy(plugins=[plugins / name for name in own])}
+    link = direct.DirectLink(
+        direct.parties(e, tmp_path, SITES, {"north": Policy(plugins=[wanted])} | policies)
+    )
+    with pytest.raises(RoundFailed) as caught:
+        coordinate(without_places(e), SITES, link, tmp_path / "run", plugins=[wanted])
+    sha256 = hashlib.sha256(wanted.read_bytes()).hexdigest()
+    assert (
+        f"south: refused: method wanted: the plan has it from a plugin with the sha256 {sha256}"
+        in str(caught.value)
+    )
+    assert "into `plugins` of the policy" in str(caught.value)
+    assert "secret-plugins" not in str(caught.value)
+
+
 # --- policies -----------------------------------------------------------------------------------
 
 
@@ -187,6 +304,30 @@ def test_a_policy_refuses(experiment, tmp_path, policy, said):
     assert said in str(caught.value)
     assert "south" in str(caught.value)
     assert said in (tmp_path / "parties" / "south" / "audit.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("server", "fewest"),
+    [
+        ({}, 2),
+        ({"min_sites": 1}, 1),
+        ({"absences": {"south": [2]}}, 1),
+        ({"absences": {"south": [3]}}, 2),  # there is no round 3
+        ({"absences": {"south": [1], "north": [2]}}, 1),
+        ({"absences": {"south": [1, 1]}}, 1),
+        ({"absences": {"south": [1], "north": [1]}}, 1),  # nobody: that round fails
+        ({"absences": {"south": [1]}, "min_sites": 2}, 2),  # that round fails
+    ],
+)
+def test_the_fewest_sites_in_a_mean(make_plan, server, fewest):
+    assert fewest_in_a_mean(make_plan(server=server)) == fewest
+
+
+def test_absences_count_for_the_policy(experiment, tmp_path):
+    """South is away: the mean would be north's own model."""
+    e = experiment(server={"absences": {"south": [1]}})
+    with pytest.raises(RoundFailed, match=r"north: refused: .*a mean may be of 1 sites"):
+        direct.deploy(e, tmp_path, SITES, {"north": Policy(min_sites_in_mean=2)})
 
 
 def test_images_are_not_moved_to_one_place(experiment, tmp_path):
