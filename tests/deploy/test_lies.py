@@ -1,0 +1,307 @@
+"""One site's malformed or absurd replies harm nobody but itself."""
+
+import json
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import direct
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from konsil.config import Experiment, check_experiment
+from konsil.data import open_federation
+from konsil.deploy.agreement import without_places
+from konsil.deploy.coordinator import coordinate
+from konsil.deploy.policy import Policy
+from konsil.errors import KonsilError, RoundFailed, StateError
+from konsil.evaluation.protocol import Examiner
+from konsil.evaluation.results import Row
+from konsil.messages import Failure, Reply, Request
+from konsil.plan import Plan
+from konsil.runner import Run, read_plan
+from konsil.server import Server
+from konsil.storage import MAGIC, PREFIX
+from konsil.weights import Layout, Weights
+
+SITES = ["north", "south"]
+NAN = float("nan")
+Forge = Callable[[Reply], bytes]
+
+
+def experiment(folder: Path, **blocks: Any) -> Experiment:
+    raw: dict[str, Any] = {
+        "name": "lies",
+        "federation": {"folder": str(folder), "image_size": 32},
+        "network": {"name": "unet", "width": 2},
+        "training": {"batch_size": 3},
+        "methods": ["fedsm"],
+        "rounds": 3,
+    }
+    return check_experiment(raw | blocks, "test")
+
+
+def said(**facts: Any) -> Forge:
+    return lambda r: replace(r, facts=r.facts | facts).to_bytes()
+
+
+def meant(**fields: Any) -> Forge:
+    return lambda r: replace(r, **fields).to_bytes()
+
+
+def signed(text: bytes, body: bytes = b"") -> bytes:
+    """A right checksum around whatever somebody put into it."""
+    return PREFIX.pack(MAGIC, len(text), zlib.crc32(text + body)) + text + body
+
+
+def nested(reply: Reply) -> bytes:
+    return signed(b'{"header": ' + b"[" * 10**5 + b"]" * 10**5 + b', "parts": []}')
+
+
+def weighing(weight: Any) -> Forge:
+    return lambda r: said(weights=dict.fromkeys(r.facts["weights"], weight))(r)
+
+
+def deploy_with_liar(
+    e: Experiment, folder: Path, forge: Forge, when: Callable[[Reply], bool]
+) -> direct.DirectLink:
+    """South computes as it should, and sends something else."""
+    link = direct.DirectLink(direct.parties(e, folder, SITES))
+    honest = link.parties["south"].answer
+
+    def lie(topic: str, payload: bytes) -> bytes:
+        answer = honest(topic, payload)
+        if topic == "request" and answer[:1] == b"A":
+            reply = Reply.from_bytes(answer[1:])
+            return b"A" + forge(reply) if when(reply) else answer
+        return answer
+
+    link.parties["south"].answer = lie  # type: ignore[method-assign]
+    coordinate(without_places(e), SITES, link, folder / "run")
+    return link
+
+
+def remains(folder: Path) -> dict[str, bytes]:
+    """The models and results of a run."""
+    files = [*folder.glob("results*.csv"), *folder.rglob("*.safetensors")]
+    found = {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
+    return {name: content for name, content in sorted(found.items()) if "/sites/" not in name}
+
+
+def in_process(e: Experiment, folder: Path) -> dict[str, bytes]:
+    """What the run leaves in one process."""
+    federation = open_federation(e.federation, e.task)
+    run = Run(Plan.of(e, federation), folder)
+    run.prepare(False, federation.write_splits)
+    run.go()
+    return remains(folder)
+
+
+@pytest.fixture(scope="module")
+def without_south(squares, tmp_path_factory):
+    e = experiment(squares, server={"min_sites": 1, "absences": {"south": [2]}})
+    return in_process(e, tmp_path_factory.mktemp("absent"))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(squares, tmp_path_factory):
+    return in_process(experiment(squares, rounds=1), tmp_path_factory.mktemp("undisturbed"))
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch):
+    """They take longer than these runs."""
+    monkeypatch.setattr("konsil.deploy.coordinator.draw_figures", lambda folder, plan: None)
+
+
+# --- rounds -------------------------------------------------------------------------------------
+
+IN_A_ROUND: dict[str, Forge] = {
+    "absurd weight": weighing(1e306),
+    "weight above its images": weighing(50),
+    "weights as a list": said(weights=[1.0]),
+    "measure of no number": said(measures={"global": "x"}),
+    "measure NaN": said(measures={"global": NAN}),
+    "negative images": said(images=-4),
+    "facts as a list": meant(facts=["x"]),
+    "round as a list": meant(round=[1]),
+    "another kind": meant(kind="collect"),
+    "nested too deep": nested,
+}
+
+
+@pytest.mark.parametrize("forge", IN_A_ROUND.values(), ids=IN_A_ROUND)
+def test_a_lie_that_is_skipped_is_an_absence(squares, tmp_path, without_south, forge):
+    e = experiment(squares, server={"min_sites": 1, "on_bad_upload": "skip"})
+    deploy_with_liar(e, tmp_path, forge, lambda r: (r.kind, r.round) == ("round", 2))
+    assert remains(tmp_path / "run") == without_south
+
+
+# --- the evaluation -----------------------------------------------------------------------------
+
+
+def other_layout(reply: Reply) -> bytes:
+    layout = Layout.build([("w", (5,), "trainable", "body")])
+    return replace(reply, parts={"personal": Weights.zeros(layout)}).to_bytes()
+
+
+def filled(value: float) -> Forge:
+    def forge(reply: Reply) -> bytes:
+        specialist = reply.parts["personal"].clone()
+        specialist.flat.fill_(value)
+        return replace(reply, parts={"personal": specialist}).to_bytes()
+
+    return forge
+
+
+AT_THE_END: dict[str, tuple[str, Forge, str]] = {
+    "no specialist": ("collect", meant(parts={}), r"parts \[\], expected \['personal'\]"),
+    "another layout": ("collect", other_layout, r"personal: w \(5,\) where"),
+    "NaN": ("collect", filled(NAN), "personal: values that are not finite"),
+    "too large": ("collect", filled(1e6), "personal: root mean square"),
+    "another round": ("collect", meant(round=1), "round 1; this is fedsm/seed0, round 2"),
+    "too few sums": ("calibrate", said(sums=[0.5]), "sums: 1 values, expected 24"),
+    "absurd sums": ("calibrate", said(sums=[1e300] * 24), "is not from 0 to"),
+    "other images": ("calibrate", said(images=10**9), "images, by the plan"),
+    "no columns": ("evaluate", said(columns={}), r"columns \[\], expected \['dice'\]"),
+    "another column": ("evaluate", said(columns={"x": [1.0]}), r"columns \['x'\]"),
+    "too few values": ("evaluate", said(columns={"dice": [1.0]}), "dice: 1 values, expected"),
+    "facts of another kind": ("evaluate", meant(facts=[]), "facts is"),
+    "another plan": ("evaluate", meant(plan="other"), "plan other, not"),
+}
+
+
+@pytest.mark.parametrize(("kind", "forge", "why"), AT_THE_END.values(), ids=AT_THE_END)
+def test_a_lie_at_the_end_is_named_and_the_run_goes_on_without_it(
+    squares, tmp_path, undisturbed, kind, forge, why
+):
+    e = experiment(squares, rounds=1)
+    with pytest.raises(RoundFailed, match=rf"site south .*in {kind}.*{why}.*go on with the run"):
+        deploy_with_liar(e, tmp_path, forge, lambda r: r.kind == kind)
+    assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "waiting"
+    direct.deploy(e, tmp_path, SITES)
+    assert remains(tmp_path / "run") == undisturbed
+
+
+# --- any lie ------------------------------------------------------------------------------------
+
+
+class Replay:
+    """A run's replies once more, without computing; one of them changed on its way."""
+
+    def __init__(self, passed: list[tuple[str, str, bytes]]) -> None:
+        asked = [(s, p) for topic, s, p in passed if topic == "request"]
+        pairs = zip(asked[::2], asked[1::2], strict=True)
+        self.honest = {_key(Request.from_bytes(q)): a[1:] for (_, q), (_, a) in pairs}
+        self.sent = dict(self.honest)
+
+    def exchange(
+        self, requests: list[Request], deadline: float | None = None
+    ) -> Iterator[Reply | Failure]:
+        for request in requests:
+            try:
+                yield Reply.from_bytes(self.sent[_key(request)])
+            except StateError as error:
+                yield Failure(request.site, str(error))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _key(request: Request) -> tuple[Any, ...]:
+    about = (request.facts.get(name) for name in ("role", "split", "checkpoint"))
+    return (request.site, request.kind, request.round, *about)
+
+
+@pytest.fixture(scope="module", params=["segmentation", "classification", "means"])
+def recorded(request, squares, shades, tmp_path_factory) -> tuple[Plan, Replay, list[Row]]:
+    folder = tmp_path_factory.mktemp("recorded")
+    server = {"min_sites": 1, "on_bad_upload": "skip"}
+    e = experiment(squares, server=server, rounds=1)
+    if request.param != "segmentation":
+        blocks = {"task": {"name": "classification"}, "network": {"name": "small"}}
+        e = experiment(shades, server=server, rounds=1, **blocks)
+    policy = Policy(scores="means") if request.param == "means" else Policy()
+    link = direct.deploy(e, folder, SITES, {"south": policy})
+    plan, replay = Plan.from_json(read_plan(folder / "run")), Replay(link.passed)
+    return plan, replay, replayed(plan, replay)
+
+
+def replayed(plan: Plan, replay: Replay) -> list[Row]:
+    """Rounds and evaluation."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(plan, plan.jobs[0], replay, Path(folder), lambda event, **facts: None)
+        record = server.train()
+        examiner = Examiner(plan, plan.jobs[0], replay)
+        return examiner.rows(record, "best", examiner.super_model(record, "best"))
+
+
+ODD_NUMBERS = st.sampled_from([0, -1, 1, 2, 10**400, -(10**30), 0.5, 1e308, NAN, float("inf")])
+ODD_TEXTS = st.sampled_from(["", "round", "personal", "images", "\ud800", "\n\x1b[31m", "x" * 999])
+ODD = st.recursive(
+    st.none() | st.booleans() | ODD_NUMBERS | ODD_TEXTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ODD_TEXTS, inner, max_size=3),
+    max_leaves=4,
+)
+
+
+def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The way to everything in a JSON text; of long lists to the first ones."""
+    inside = content.items() if isinstance(content, dict) else ()
+    if isinstance(content, list):
+        inside = list(enumerate(content))[:4]
+    for name, value in inside:
+        yield (*path, name)
+        yield from places(value, (*path, name))
+
+
+def mutated(message: bytes, data: st.DataObject) -> bytes:
+    """A message with one thing in its JSON replaced, taken out, or added."""
+    _, length, _ = struct.unpack_from(PREFIX.format, message)
+    end = PREFIX.size + length
+    content = json.loads(message[PREFIX.size : end])
+    *way, last = data.draw(st.sampled_from(sorted(places(content), key=len)), label="place")
+    holder = content
+    for name in way:
+        holder = holder[name]
+    what = data.draw(st.sampled_from(["replace", "remove", "add"]), label="what")
+    if what == "remove":
+        del holder[last]
+    elif what == "replace":
+        holder[last] = data.draw(ODD)
+    elif isinstance(holder, list):
+        holder.insert(last, data.draw(ODD))
+    else:
+        holder[data.draw(ODD_TEXTS)] = data.draw(ODD)
+    return signed(json.dumps(content).encode(), message[end:])
+
+
+@settings(max_examples=80, deadline=None)
+@given(data=st.data())
+def test_no_lie_breaks_a_run_or_changes_anothers_numbers(recorded, data):
+    plan, replay, honest = recorded
+    mine = sorted((key for key in replay.honest if key[0] == "south"), key=repr)
+    key = data.draw(st.sampled_from(mine), label="message")
+    replay.sent = replay.honest | {key: mutated(replay.honest[key], data)}
+    outcome = rows_or_error(plan, replay)
+    if isinstance(outcome, KonsilError):
+        assert "south" in str(outcome)
+        assert str(outcome).replace("\n", "").isprintable()
+    else:
+        assert of_north(outcome) == of_north(honest)
+
+
+def rows_or_error(plan: Plan, replay: Replay) -> list[Row] | KonsilError:
+    try:
+        return replayed(plan, replay)
+    except KonsilError as error:
+        return error
+
+
+def of_north(rows: list[Row]) -> list[Row]:
+    return [row for row in rows if row.site == "north"]
