@@ -1,5 +1,6 @@
 """A user's own method in a file: found, run on every engine, held to its content, or refused."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from konsil.engines.processes import ProcessEngine
 from konsil.errors import ConfigError, RoundFailed
 from konsil.method import REGISTRY
 from konsil.plan import Plan
-from konsil.plugins import PREFIX, load_plugins
+from konsil.plugins import PREFIX, load_plugins, with_contents
 from konsil.runner import differences, read_plan
 
 KONSIL = [sys.executable, "-c", "from konsil.cli import main; main()"]
@@ -280,3 +281,13 @@ def test_plugins_are_listed(plugin: Path):
     assert done.returncode == 0, done.stderr
     for words in ("half: nobody, 2024", "Halved steps.", "share = 0.5", "above 0 to 1"):
         assert words in done.stdout
+
+
+def test_files_are_found_by_content_without_running_them(tmp_path: Path):
+    """The same content twice, another one, one that cannot be read, and one that would fail."""
+    for name, text in (("a", "raise SystemExit"), ("b", "raise SystemExit"), ("c", "x = 1")):
+        (tmp_path / f"{name}.py").write_text(text)
+    paths = [tmp_path / name for name in ("gone.py", "c.py", "a.py", "b.py", "notes.txt")]
+    sha256 = hashlib.sha256(b"raise SystemExit").hexdigest()
+    assert with_contents(paths, [sha256, "0" * 64]) == {sha256: tmp_path / "a.py"}
+    assert with_contents(paths, []) == {}

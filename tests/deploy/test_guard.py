@@ -1,7 +1,10 @@
 """A site answers what an honest server asks, for one model; whatever else is asked is refused."""
 
 import json
+import threading
+from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.connection import Client, Listener
 from pathlib import Path
 
 import direct
@@ -12,6 +15,7 @@ from konsil.config import check_experiment
 from konsil.deploy.coordinator import coordinate, without_places
 from konsil.deploy.guard import FILE
 from konsil.deploy.party import SiteParty
+from konsil.deploy.party_process import serve
 from konsil.deploy.policy import Policy
 from konsil.errors import RoundFailed
 from konsil.messages import Reply, Request
@@ -308,3 +312,47 @@ def test_a_message_is_refused_by_its_length(tmp_path):
     )
     assert party.answer("request", bytes(10_001)) == refusal
     assert last_note(party)["event"] == "refused"
+
+
+@pytest.fixture
+def socket(tmp_path_factory, monkeypatch):
+    """A site that answers with what it was asked, and takes no message above 10 KB."""
+    folder = tmp_path_factory.mktemp("s")
+    party = SiteParty("north", {}, Policy(max_payload="10 KB"), folder / "state")
+    party.copied = []
+
+    def answer(topic: str, payload: bytes) -> bytes:
+        party.copied.append(len(payload))
+        return topic.encode() + payload
+
+    def serving() -> None:
+        with suppress(OSError):  # the listener is closed
+            serve(listener, answer, party.too_large)
+
+    address = str(folder / "s")
+    listener = Listener(address, family="AF_UNIX")
+    monkeypatch.setenv("KONSIL_PARTY", address)
+    threading.Thread(target=serving, daemon=True).start()
+    yield party
+    listener.close()
+
+
+def test_over_the_socket_a_long_message_is_refused_before_it_is_copied(socket):
+    executor = pytest.importorskip("konsil.engines.flare.executor")
+    refusal = executor.ask("request", bytes(5_000_000), lambda: False)
+    assert refusal.startswith(b"Rrefused: message of 5,000,000 bytes: max_payload of this site's")
+    assert socket.copied == []
+    assert last_note(socket)["reason"] in refusal.decode()
+    for payload in (b"", b"x", bytes(10_000)):
+        assert executor.ask("open", payload, lambda: False) == b"open" + payload
+    assert socket.copied == [0, 1, 10_000]
+
+
+def test_over_the_socket_who_asks_and_leaves_holds_up_nobody(socket):
+    executor = pytest.importorskip("konsil.engines.flare.executor")
+    for words in ([], [b"open"], [b"open", b"3"]):
+        with Client(executor.os.environ["KONSIL_PARTY"], family="AF_UNIX") as gone:
+            for word in words:
+                gone.send_bytes(word)
+    assert executor.ask("open", b"xyz", lambda: False) == b"openxyz"
+    assert socket.copied == [3]
