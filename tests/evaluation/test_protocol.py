@@ -1,12 +1,18 @@
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
+from konsil.errors import RoundFailed
 from konsil.evaluation import Columns
-from konsil.evaluation.protocol import Scores, pool, summary
+from konsil.evaluation.protocol import Examiner, Scores, pool, summary
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
+from konsil.messages import Failure, Reply, Request
+from konsil.plan import Plan
 from konsil.tasks.classification import Classification
 from konsil.tasks.segmentation import Segmentation
 
@@ -103,3 +109,54 @@ def test_sites_that_send_means_only():
     assert found[GLOBAL, "accuracy"] == pytest.approx(0.625)
     assert found[CLIENT_AVERAGE, "auc"] == pytest.approx(0.8)
     assert (GLOBAL, "auc") not in found
+
+
+# --- who answers --------------------------------------------------------------------------------
+
+
+class Voices:
+    """An engine whose sites say what a test wants them to, the last of the roster first."""
+
+    def __init__(self, answers: Callable[[Request], list[Reply | Failure]]) -> None:
+        self.answers = answers
+
+    def exchange(
+        self, requests: Sequence[Request], deadline: float | None = None
+    ) -> Iterator[Reply | Failure]:
+        for request in reversed(requests):
+            yield from self.answers(request)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def reply_to(request: Request, **changes: Any) -> Reply:
+    return Reply(**(request.header() | changes))
+
+
+def asked(plan: Plan, answers: Callable[[Request], list[Reply | Failure]]) -> dict[str, str]:
+    examiner = Examiner(plan, plan.jobs[0], Voices(answers))
+    return examiner._ask("evaluate", {}, {}, lambda reply: reply.site.upper())
+
+
+def test_answers_are_read_in_the_rosters_order(make_plan):
+    answers = asked(make_plan(), lambda request: [reply_to(request)])
+    assert list(answers.items()) == [("north", "NORTH"), ("south", "SOUTH")]
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        (lambda r: [], "site (north|south) did not answer in evaluate"),
+        (lambda r: [Failure(r.site, "power cut")], r"did not answer in evaluate \(power cut\)"),
+        (lambda r: [reply_to(r)] * 2, "answered in evaluate without being asked"),
+        (lambda r: [reply_to(r, site="east")], "site east answered in evaluate without being"),
+        (lambda r: [reply_to(r, kind="collect")], "it answers collect; this is evaluate"),
+        (lambda r: [reply_to(r, job="fedsm/seed0")], "it is for fedsm/seed0, round 3; this is"),
+        (lambda r: [reply_to(r, round=1)], "round 1; this is fedavg/seed0, round 3"),
+        (lambda r: [reply_to(r, plan="other")], "plan other, not "),
+    ],
+)
+def test_who_does_not_answer_what_was_asked_is_named(make_plan, answers, why):
+    with pytest.raises(RoundFailed, match=f"fedavg/seed0: .*{why}.*then go on with the run"):
+        asked(make_plan(), answers)
