@@ -281,7 +281,7 @@ def mutated(message: bytes, data: st.DataObject) -> bytes:
     return signed(json.dumps(content).encode(), message[end:])
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_no_lie_breaks_a_run_or_changes_anothers_numbers(recorded, data):
     plan, replay, honest = recorded
