@@ -20,6 +20,7 @@ from konsil import __version__
 from konsil.config import SOURCES, Experiment, check_experiment
 from konsil.data import Federation, open_federation
 from konsil.data.origin import find_source
+from konsil.data.sources import SPLITS
 from konsil.deploy.policy import PolicyRefused
 from konsil.errors import ConfigError
 from konsil.plan import Plan
@@ -45,6 +46,17 @@ class Opened:
 
     counts: dict[str, int]  # split -> images
     fingerprint: str
+
+    def __post_init__(self) -> None:
+        if set(self.counts) != set(SPLITS) or min(self.counts.values()) < 0:
+            raise ValueError(f"counts: not a number of images for each of {', '.join(SPLITS)}")
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """To which plan a site agreed, by the hash that it computed itself."""
+
+    plan: str
 
 
 def without_places(experiment: Experiment) -> dict[str, Any]:

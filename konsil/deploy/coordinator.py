@@ -10,11 +10,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from konsil import __version__
 from konsil.config import check_experiment
 from konsil.deploy.agreement import (
+    Agreed,
     Opened,
     Welcome,
     common_labels,
@@ -32,6 +35,7 @@ from konsil.plan import Plan
 from konsil.report.figures import draw_figures
 from konsil.runner import Observer, Run, read_plan
 
+T = TypeVar("T")
 SERVER = "server"
 PATIENCE = 3600.0  # seconds in which a site opens its data before the first round
 AGAIN = 60.0  # seconds for a site to look at a plan again that it agreed to before
@@ -157,7 +161,7 @@ def _plan(
     if known:
         _show_again(payload, [site for site in roster if link.here(site)], link, audit)
     else:
-        _all_of(link, "agree", dict.fromkeys(roster, payload), audit)
+        _all_of(link, "agree", dict.fromkeys(roster, payload), audit, Agreed)
     return plan
 
 
@@ -196,20 +200,31 @@ def _new_plan(
     experiment = check_experiment({**raw, **own}, "experiment")
     travelling = without_places(experiment)
     greeting = _json({"experiment": travelling, "version": __version__, "sites": list(roster)})
-    welcomes = _all_of(link, "greet", dict.fromkeys(roster, greeting), audit)
-    labels, channels = common_labels({s: Welcome(**w) for s, w in welcomes.items()})
+    welcomes = _all_of(link, "greet", dict.fromkeys(roster, greeting), audit, Welcome)
+    labels, channels = common_labels(welcomes)
     asked = _json({"experiment": travelling, "labels": labels})
-    answers = _all_of(link, "open", dict.fromkeys(roster, asked), audit)
+    answers = _all_of(link, "open", dict.fromkeys(roster, asked), audit, Opened)
     agreed = check_experiment(travelling | {"plugins": experiment.plugins}, "experiment")
-    return make_plan(agreed, labels, channels, {s: Opened(**answers[s]) for s in roster})
+    return make_plan(agreed, labels, channels, answers)
 
 
 def _all_of(
-    link: Link, topic: str, messages: Mapping[str, bytes], audit: Audit
-) -> dict[str, dict[str, Any]]:
+    link: Link, topic: str, messages: Mapping[str, bytes], audit: Audit, kind: type[T]
+) -> dict[str, T]:
+    """What every site answers, in the roster's order; nobody may be missing."""
     answers = _everyone(link, topic, messages, audit)
-    _stop_if_any({s: a.reason for s, a in answers.items() if isinstance(a, Failure)}, topic)
-    return {site: json.loads(bytes(answers[site])) for site in messages}  # type: ignore[arg-type]
+    read = {site: _as(kind, answers[site]) for site in messages}
+    _stop_if_any({s: a.reason for s, a in read.items() if isinstance(a, Failure)}, topic)
+    return {site: answer for site, answer in read.items() if isinstance(answer, kind)}
+
+
+def _as(kind: type[T], answer: memoryview | Failure) -> T | Failure:
+    if isinstance(answer, Failure):
+        return answer
+    try:
+        return TypeAdapter(kind).validate_json(bytes(answer))
+    except ValidationError:
+        return Failure("", f"what it answered is no {kind.__name__}; does it run this version?")
 
 
 def _everyone(

@@ -120,7 +120,7 @@ class Guard:
     def _check_super_model(self, request: Request, examiner: Examiner, gammas: set[float]) -> None:
         """The facts that follow from the plan; gamma and who keeps its specialist do not."""
         model = request.facts["model"]
-        fixed = json.loads(json.dumps(plain(examiner._facts())))
+        fixed = json.loads(json.dumps(plain(examiner.facts())))
         if not isinstance(model, dict) or set(model) != set(fixed):
             raise self._refusal(request, "model: not the facts of a super model")
         differing = [k for k in fixed if k not in ("gamma", "withheld") and model[k] != fixed[k]]

@@ -70,11 +70,12 @@ class Examiner:
         models |= {site: model for site, model in specialists.items() if model is not None}
         # where a site's policy keeps it, the global model stands in
         withheld = sorted(site for site, model in specialists.items() if model is None)
-        draft = SuperModel(replace(self._facts(), withheld=withheld), models)
+        draft = SuperModel(replace(self.facts(), withheld=withheld), models)
         threshold = self.method.routing == "threshold"
         return draft.with_gamma(self._gamma(draft)) if threshold else draft
 
-    def _facts(self) -> Facts:
+    def facts(self) -> Facts:
+        """What is known of the super model before gamma is chosen."""
         networks = self.method.networks()
         return Facts(
             task=self.plan.experiment.task.name,

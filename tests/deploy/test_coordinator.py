@@ -61,3 +61,26 @@ def test_between_hospitals_states_survive_a_power_cut(experiment, tmp_path, monk
     assert waited
     assert all(waited)
     assert read_plan(tmp_path / "run")["experiment"]["engine"]["durable"] is True
+
+
+@pytest.mark.parametrize(
+    ("topic", "answer"),
+    [
+        ("greet", b"A[]"),
+        ("greet", b'A{"labels": 3, "given": true, "channels": 1}'),
+        ("open", b"A{"),
+        ("open", b'A{"counts": {"train": 9}, "fingerprint": "x"}'),
+        ("open", b'A{"counts": {"train": 9, "val": -1, "test": 2}, "fingerprint": "x"}'),
+        ("agree", b"A\xff"),
+    ],
+)
+def test_a_site_that_answers_nonsense_before_the_first_round_is_named(
+    experiment, tmp_path, topic, answer
+):
+    e = experiment()
+    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    honest = link.parties["south"].answer
+    link.parties["south"].answer = lambda t, p: answer if t == topic else honest(t, p)
+    with pytest.raises(RoundFailed, match=rf"did not {topic}:\n  south: what it answered is no"):
+        coordinate(without_places(e), SITES, link, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "waiting"
