@@ -29,7 +29,7 @@ types: install    ## mypy
 	$(BIN)/mypy
 
 unit: install     ## the tests that take minutes together
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 browser:         ## Chromium from Debian, for the tests that look at pages (they skip without it)
 	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }

@@ -48,7 +48,7 @@ def test_fitting_the_head_leaves_the_body_alone(make_plan, tmp_path):
     )
     host = SiteHost(plan, tmp_path)
     request = toy.server(plan, tmp_path)._request("round", "north", 1, True)
-    site = host._site(request, host._state(request))
+    site = host._site(request, host._states(request).now())
     method, shared = host._workbench(request).method, request.parts
     method.receive(site, shared)
     before = method.whole(site, shared)
