@@ -105,21 +105,37 @@ def free_port() -> str:
         return str(free.getsockname()[1])
 
 
-def test_step_by_step(desk: Desk):
-    both = [word for site in SITES for word in ("--site", site)]
-    desk.konsil("deploy", "plan", "deploy.yaml", "--server", "localhost", "--port", free_port(),
-                *both, "--admin", "lead@university.org", "--name", "trial")  # fmt: skip
+BOTH = [word for site in SITES for word in ("--site", site)]
+
+
+def provisioned(desk: Desk) -> None:
+    """Steps 1 and 3: kits, and federation files with the sites' names."""
+    desk.konsil(
+        *("deploy", "plan", "deploy.yaml", "--server", "localhost", "--port", free_port()),
+        *(*BOTH, "--admin", "lead@university.org", "--name", "trial"),
+    )
     assert "Keep kits/authority to yourself" in desk.konsil("deploy", "provision", "deploy.yaml")
     for site in SITES:
         desk.konsil("data", "init", f"data-{site}")
+
+
+def test_before_the_server_is_there(desk: Desk):
+    provisioned(desk)
+    assert "is there already" in desk.konsil("deploy", "plan", "deploy.yaml", *BOTH, code=1)
     before = desk.konsil(*_preflight("north"), code=1)
     assert "is the server started" in before
     assert "no site north in it, as this kit calls this hospital" in before
+    assert "does not answer" in desk.konsil("deploy", "status", code=1)
+    wrong = desk.konsil("site", "preflight", "kits/server", "--data", "data-north", code=1)
+    assert "kits/server" in wrong
+
+
+@pytest.mark.slow
+def test_step_by_step(desk: Desk):
+    provisioned(desk)
     for site in SITES:
         desk.edit(f"data-{site}/federation.yaml", f"data-{site}:", f"{site}:")
         desk.konsil("data", "check", f"data-{site}")
-    assert "does not answer" in desk.konsil("deploy", "status", code=1)
-
     with contextlib.ExitStack() as stack:
         stack.enter_context(
             desk.running("server", "server", "start", "kits/server", "--folder", "srv")
@@ -136,7 +152,7 @@ def test_step_by_step(desk: Desk):
             ]
             stack.enter_context(desk.running(site, *_start(site)))
 
-        run = desk.konsil("deploy", "submit", "trial.yaml", *both).strip()
+        run = desk.konsil("deploy", "submit", "trial.yaml", *BOTH).strip()
         assert run.startswith("trial-")
         desk.until("deploy", "status", run, says="state     finished")
         [facts] = json.loads(desk.konsil("deploy", "status", "--json"))
@@ -145,8 +161,8 @@ def test_step_by_step(desk: Desk):
         desk.konsil("deploy", "fetch", "--out", "fetched")
 
         longer = ("--set", "rounds=500", "--run", "longer")
-        desk.konsil("deploy", "submit", "trial.yaml", *both, *longer)
-        refused = desk.konsil("deploy", "submit", "trial.yaml", *both, "--run", "longer", code=1)
+        desk.konsil("deploy", "submit", "trial.yaml", *BOTH, *longer)
+        refused = desk.konsil("deploy", "submit", "trial.yaml", *BOTH, "--run", "longer", code=1)
         assert "at work already" in refused
         desk.until("deploy", "status", "longer", says="state     running")
         assert "longer: stopped" in desk.konsil("deploy", "stop", "longer")
