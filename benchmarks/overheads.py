@@ -12,8 +12,9 @@ from benchmarks.ground import Ground
 from benchmarks.measure import Figure, Goal, Outcome, Ratio, warm_up
 from benchmarks.rounds import RoundByRound
 from konsil import host
+from konsil.intake import Intake
 from konsil.methods.fedavg import FedAvg
-from konsil.server import Intake, Record
+from konsil.server import Record
 from konsil.site import Site, SiteState
 from konsil.weights import WeightedMean
 

@@ -10,8 +10,9 @@ from methods import toy
 from konsil.config import ServerConfig
 from konsil.engines.inprocess import InProcessEngine
 from konsil.errors import ConfigError, RoundFailed, StateError, UploadRefused
+from konsil.intake import Holding, Intake
 from konsil.messages import Failure, Reply, Request
-from konsil.server import Holding, Intake, Record, pooled_means
+from konsil.server import Record, pooled_means
 from konsil.weights import Layout, Weights
 
 LAYOUT = Layout.build([("w", (2,), "trainable", "body"), ("b", (1,), "trainable", "head")])

@@ -13,8 +13,8 @@ import torch
 
 from konsil.config import ServerConfig
 from konsil.errors import KonsilError
+from konsil.intake import wrong_values
 from konsil.messages import Reply, is_number, shown
-from konsil.server import wrong_values
 from konsil.tasks import Task
 from konsil.weights import Layout, Weights
 

@@ -18,10 +18,11 @@ from konsil.evaluation import Columns
 from konsil.evaluation.answers import BadAnswer, ScoreSheet, specialist_of, sums_of
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row
 from konsil.evaluation.routing import GAMMAS, choose_gamma, routed_names
+from konsil.intake import wrong_address
 from konsil.messages import Failure, Kind, Reply, Request, shown
 from konsil.method import Method
 from konsil.plan import Job, Plan
-from konsil.server import GO_ON, Record, wrong_address
+from konsil.server import GO_ON, Record
 from konsil.supermodel import SELECTOR, Facts, SuperModel
 from konsil.tasks import Task
 from konsil.weights import Parts, Weights
