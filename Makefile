@@ -21,9 +21,10 @@ demo: install     ## train, compare, draw: the synthetic retina federation
 
 test: lint types unit ## lint, types, tests
 
-lint: install     ## ruff
+lint: install     ## ruff, and who may import whom
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
 
 types: install    ## mypy
 	$(BIN)/mypy

@@ -15,16 +15,16 @@ from benchmarks import report
 from benchmarks.batches import batches_vs_monai
 from benchmarks.deployed import deployed_memory, deployed_rounds, deployed_traffic
 from benchmarks.first_look import import_and_check
-from benchmarks.ground import FULL, QUICK, Ground
 from benchmarks.measure import Outcome
 from benchmarks.memory import memory
 from benchmarks.methods import methods
 from benchmarks.overheads import overheads
 from benchmarks.server_mean import server_mean
+from benchmarks.setup import FULL, QUICK, Setup
 from benchmarks.training import fedavg_vs_plain, fedsm_vs_fedavg, processes_vs_inprocess
 from konsil.files import write_text
 
-BENCHMARKS: dict[str, Callable[[Ground], Outcome]] = {
+BENCHMARKS: dict[str, Callable[[Setup], Outcome]] = {
     "fedavg-vs-plain": fedavg_vs_plain,
     "fedsm-vs-fedavg": fedsm_vs_fedavg,
     "methods": methods,
@@ -79,8 +79,8 @@ def _measure(names: list[str], quick: bool) -> dict[str, Outcome]:
                 def progress(news: str, name: str = name) -> None:
                     status.update(f"{name}: {news}")
 
-                ground = Ground(QUICK if quick else FULL, Path(folder), progress)
-                outcomes[name] = BENCHMARKS[name](ground)
+                setup = Setup(QUICK if quick else FULL, Path(folder), progress)
+                outcomes[name] = BENCHMARKS[name](setup)
             _print(outcomes[name])
     return outcomes
 

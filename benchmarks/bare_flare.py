@@ -103,7 +103,7 @@ class BareFlare:
         ]
         environment = {"PYTHONPATH": str(ROOT)}
         log = self.folder / f"{party}.log"
-        module = "konsil.engines.flare.main"  # FLARE's own, in a process that ends with this one
+        module = "konsil.deploy.flare.main"  # FLARE's own, in a process that ends with this one
         self._children.append(Child(module, arguments, log, lambda _: None, environment))
 
     def _allow(self, file: Path) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from benchmarks.ground import Ground
 from benchmarks.measure import Figure, Goal, Outcome, Ratio, Side, interleave, warm_up
-from konsil.compute import keep_freed_memory
+from benchmarks.setup import Setup
 from konsil.data import Images, augment_light, training_data
+from konsil.federation.compute import keep_freed_memory
 
 if TYPE_CHECKING:
     from benchmarks.monai_side import MonaiEpoch
@@ -22,21 +22,21 @@ BATCH = 8
 SHORT = 10  # epochs a turn where one is a matter of milliseconds
 
 
-def batches_vs_monai(ground: Ground) -> Outcome:
+def batches_vs_monai(setup: Setup) -> Outcome:
     """Training batches from Konsil's cache over MONAI's datasets with the same transforms."""
     keep_freed_memory()  # as every process that trains does; both sides gain
     torch.set_num_threads(1)
-    outcome = Outcome(notes=_notes(ground))
-    for size in dict.fromkeys((ground.scale.size, ground.scale.small_size)):
-        plan = ground.plan("fedavg", size)
+    outcome = Outcome(notes=_notes(setup))
+    for size in dict.fromkeys((setup.scale.size, setup.scale.small_size)):
+        plan = setup.plan("fedavg", size)
         images = training_data(plan.data_folder, plan.sites).train
         for augmented in (True, False):
-            outcome.figures += _against_monai(ground, images, augmented)
-        outcome.figures.append(_against_numpy(ground, images))
+            outcome.figures += _against_monai(setup, images, augmented)
+        outcome.figures.append(_against_numpy(setup, images))
     return outcome
 
 
-def _against_monai(ground: Ground, images: Images, augmented: bool) -> list[Figure]:
+def _against_monai(setup: Setup, images: Images, augmented: bool) -> list[Figure]:
     from benchmarks.monai_side import MonaiEpoch, Way
 
     ways = {
@@ -47,13 +47,13 @@ def _against_monai(ground: Ground, images: Images, augmented: bool) -> list[Figu
     sides: dict[str, Side] = {
         "Konsil": _epochs(lambda: _konsil_epoch(images, augmented), augmented)
     }
-    with tempfile.TemporaryDirectory(dir=ground.folder) as folder:
+    with tempfile.TemporaryDirectory(dir=setup.folder) as folder:
         for name, way in ways.items():
             epoch = MonaiEpoch(way, images, BATCH, Path(folder))
             check_same_images(images, epoch)
             sides[name] = _epochs(epoch, augmented)
-        warm_up(sides, ground.progress)
-        times = interleave(sides, ground.scale.repeats, ground.progress)
+        warm_up(sides, setup.progress)
+        times = interleave(sides, setup.scale.repeats, setup.progress)
     kind = "light augmentation" if augmented else "no augmentation"
     size = images.images.shape[-1]
     return [
@@ -96,7 +96,7 @@ def check_same_images(images: Images, monai: MonaiEpoch) -> None:
         raise AssertionError("MONAI's side does not make of the images what Konsil's makes")
 
 
-def _against_numpy(ground: Ground, images: Images) -> Figure:
+def _against_numpy(setup: Setup, images: Images) -> Figure:
     """Random batches from the memory map, over indexing of plain arrays in memory."""
     pixels, masks = images.images.numpy().copy(), images.targets.numpy().copy()
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
@@ -115,15 +115,15 @@ def _against_numpy(ground: Ground, images: Images) -> Figure:
         return process_time() - began
 
     sides: dict[str, Side] = {"Konsil": konsil, "numpy": numpy}
-    warm_up(sides, ground.progress)
-    times = interleave(sides, ground.scale.repeats, ground.progress)
+    warm_up(sides, setup.progress)
+    times = interleave(sides, setup.scale.repeats, setup.progress)
     size = images.images.shape[-1]
     what = f"random access through the memory map / numpy arrays in memory, {size} x {size}"
     return Figure(what, Ratio.of(times["Konsil"], times["numpy"]), Goal("at most", 1.2))
 
 
-def _notes(ground: Ground) -> list[str]:
-    counts = ground.scale.images
+def _notes(setup: Setup) -> list[str]:
+    counts = setup.scale.images
     return [
         f"epochs over {sum(counts.values()) // 2} images of 3 channels and 2 structures, random "
         f"order, batches of {BATCH}; one thread, processor time, caches filled before",

@@ -15,16 +15,16 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.ground import MORE_ROUNDS_THAN_MEASURED, Ground
 from benchmarks.measure import Figure, Goal, Outcome, Ratio, Side, interleave, warm_up
 from benchmarks.peak import supported
 from benchmarks.rounds import RoundByRound
+from benchmarks.setup import MORE_ROUNDS_THAN_MEASURED, Setup
 from konsil.config import Experiment
 from konsil.data import open_federation
-from konsil.plan import Plan
+from konsil.federation.plan import Plan
 
 if TYPE_CHECKING:  # FLARE is an extra
-    from benchmarks.far import Far
+    from benchmarks.remote import Far
 
 WITHIN = Goal("at most", 1.3)
 AS_PLANNED = Goal("at most", 1.03)
@@ -35,73 +35,73 @@ DEPLOYED, IN_PROCESS = "deployed", "in process"
 USUAL, AS_OFTEN = "bare FLARE job", "bare FLARE job that asks as often"
 
 
-def deployed_rounds(ground: Ground) -> Outcome:
+def deployed_rounds(setup: Setup) -> Outcome:
     """A round between processes over the same round in process, and over a bare FLARE job's."""
-    return _if_installed(ground, _rounds)
+    return _if_installed(setup, _rounds)
 
 
-def deployed_traffic(ground: Ground) -> Outcome:
+def deployed_traffic(setup: Setup) -> Outcome:
     """Bytes between server and sites, TLS and all, over the plan's count."""
-    return _if_installed(ground, _traffic)
+    return _if_installed(setup, _traffic)
 
 
-def deployed_memory(ground: Ground) -> Outcome:
+def deployed_memory(setup: Setup) -> Outcome:
     """Peak memory of the server's process for a run with many sites over that with few."""
     if not supported():
         return Outcome(notes=["this system does not tell a process's peak memory: not measured"])
-    return _if_installed(ground, _memory)
+    return _if_installed(setup, _memory)
 
 
-def _if_installed(ground: Ground, benchmark: Any) -> Outcome:
+def _if_installed(setup: Setup, benchmark: Any) -> Outcome:
     if find_spec("nvflare") is None:
         return Outcome(notes=["NVIDIA FLARE is not installed (konsil[flare]): not measured"])
-    outcome: Outcome = benchmark(ground)
+    outcome: Outcome = benchmark(setup)
     return outcome
 
 
-def _rounds(ground: Ground) -> Outcome:
-    sites = ground.scale.far_sites[0]
+def _rounds(setup: Setup) -> Outcome:
+    sites = setup.scale.far_sites[0]
     outcome = Outcome(
         notes=[
             f"{sites} sites on loopback, mutual TLS, float32 each way; nothing is trained; "
-            f"a turn is a run of {ground.scale.far_rounds} rounds, the first not counted",
+            f"a turn is a run of {setup.scale.far_rounds} rounds, the first not counted",
             "the bare job has FLARE's usual settings (a client asks for a task every 2 s), or "
             "asks as often as Konsil's sites do (0.2 s)",
         ]
     )
-    for network in ground.scale.far_networks:
-        outcome.figures += _against_bare(ground, sites, network, outcome.notes)
+    for network in setup.scale.far_networks:
+        outcome.figures += _against_bare(setup, sites, network, outcome.notes)
     return outcome
 
 
 def _against_bare(
-    ground: Ground, sites: int, network: dict[str, Any], notes: list[str]
+    setup: Setup, sites: int, network: dict[str, Any], notes: list[str]
 ) -> list[Figure]:
     from benchmarks.bare_flare import BareFlare
-    from benchmarks.far import experiment
-    from konsil.engines.flare.controller import LOOK_EVERY
-    from konsil.engines.flare.job import FETCH_EVERY
+    from benchmarks.remote import experiment
+    from konsil.deploy.flare.controller import LOOK_EVERY
+    from konsil.deploy.flare.job import FETCH_EVERY
 
-    rounds = ground.scale.far_rounds
-    wanted = experiment(ground, sites, network, rounds)
-    plan = _plan(experiment(ground, sites, network, MORE_ROUNDS_THAN_MEASURED))
+    rounds = setup.scale.far_rounds
+    wanted = experiment(setup, sites, network, rounds)
+    plan = _plan(experiment(setup, sites, network, MORE_ROUNDS_THAN_MEASURED))
     down, up = planned(plan)
     size = FLOAT32 * max(down, up)
     often = {"task_request_interval": FETCH_EVERY}
     with ExitStack() as stack:
-        ground.progress("starting the deployments")
-        far = stack.enter_context(_far(ground, wanted))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=ground.folder)))
+        setup.progress("starting the deployments")
+        far = stack.enter_context(_far(setup, wanted))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=setup.folder)))
         bare = stack.enter_context(BareFlare(far.sites, folder, _free_port()))
-        alone = stack.enter_context(RoundByRound(plan, ground.folder))
+        alone = stack.enter_context(RoundByRound(plan, setup.folder))
         sides: dict[str, Side] = {
             DEPLOYED: lambda: far.run(wanted).seconds(),
             USUAL: lambda: bare.rounds(rounds, size, {}),
             AS_OFTEN: lambda: bare.rounds(rounds, size, often, task_check_period=LOOK_EVERY),
             IN_PROCESS: alone,
         }
-        warm_up(sides, ground.progress)
-        times = interleave(sides, ground.scale.far_repeats, ground.progress)
+        warm_up(sides, setup.progress)
+        times = interleave(sides, setup.scale.far_repeats, setup.progress)
     what = f"{down / 1e6:.2g} M parameters"
     seconds = ", ".join(f"{side} {median(values):.2f} s" for side, values in times.items())
     notes.append(f"{what}, medians of a round: {seconds}")
@@ -121,21 +121,21 @@ def _compared(times: dict[str, list[float]], what: str) -> list[Figure]:
     return [*figures, Figure(f"a whole deployed round / {AS_OFTEN}, {what}", whole)]
 
 
-def _traffic(ground: Ground) -> Outcome:
-    from benchmarks.far import experiment
+def _traffic(setup: Setup) -> Outcome:
+    from benchmarks.remote import experiment
 
-    sites, rounds = ground.scale.far_sites[0], ground.scale.far_rounds
+    sites, rounds = setup.scale.far_sites[0], setup.scale.far_rounds
     outcome = Outcome(
         notes=[f"{sites} sites, counted by a TCP proxy from the end of round 1 to that of the last"]
     )
-    for network in ground.scale.far_networks:
-        wanted = experiment(ground, sites, network, rounds)
+    for network in setup.scale.far_networks:
+        wanted = experiment(setup, sites, network, rounds)
         down, up = planned(_plan(wanted))
         expected = FLOAT32 * (down + up) * sites * (rounds - 1)
-        with _far(ground, wanted, counted=True) as far:
+        with _far(setup, wanted, counted=True) as far:
             passed = []
-            for turn in range(ground.scale.far_repeats):
-                ground.progress(f"{network['name']}, run {turn + 1}")
+            for turn in range(setup.scale.far_repeats):
+                setup.progress(f"{network['name']}, run {turn + 1}")
                 window = far.run(wanted).window()
                 passed.append(sum(wire.between(*window) for wire in far.wires.values()))
         ratio = Ratio(tuple(count / expected for count in passed))
@@ -144,19 +144,19 @@ def _traffic(ground: Ground) -> Outcome:
     return outcome
 
 
-def _memory(ground: Ground) -> Outcome:
-    from benchmarks.far import experiment
+def _memory(setup: Setup) -> Outcome:
+    from benchmarks.remote import experiment
 
-    network, rounds = ground.scale.far_networks[0], ground.scale.far_rounds
+    network, rounds = setup.scale.far_networks[0], setup.scale.far_rounds
     peaks: dict[int, list[float]] = {}
-    for sites in ground.scale.far_sites:
-        wanted = experiment(ground, sites, network, rounds)
-        with _far(ground, wanted) as far:
-            for turn in range(ground.scale.far_repeats):
-                ground.progress(f"{sites} sites, run {turn + 1}")
+    for sites in setup.scale.far_sites:
+        wanted = experiment(setup, sites, network, rounds)
+        with _far(setup, wanted) as far:
+            for turn in range(setup.scale.far_repeats):
+                setup.progress(f"{sites} sites, run {turn + 1}")
                 peaks.setdefault(sites, []).append(far.run(wanted).peak)
-    few, *more = ground.scale.far_sites
-    size = planned(_plan(experiment(ground, few, network, rounds)))[0]
+    few, *more = setup.scale.far_sites
+    size = planned(_plan(experiment(setup, few, network, rounds)))[0]
     seen = ", ".join(f"{median(values) / MIB:.0f} with {n}" for n, values in peaks.items())
     return Outcome(
         [
@@ -187,11 +187,11 @@ def _plan(wanted: Experiment) -> Plan:
 
 
 @contextmanager
-def _far(ground: Ground, like: Experiment, counted: bool = False) -> Iterator[Far]:
+def _far(setup: Setup, like: Experiment, counted: bool = False) -> Iterator[Far]:
     """A deployment in a folder that is gone afterwards."""
-    from benchmarks.far import Far
+    from benchmarks.remote import Far
 
-    base = Path(tempfile.mkdtemp(dir=ground.folder, prefix="far-"))
+    base = Path(tempfile.mkdtemp(dir=setup.folder, prefix="far-"))
     try:
         far = Far(like, base / "deployment", counted)
         with far:

@@ -1,7 +1,8 @@
 """A plugin: federated averaging whose sites train nothing, so that a round is its messages."""
 
-from konsil.method import Method, Upload, method
-from konsil.site import Site
+from konsil.ingredients.context import Upload
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.site import Site
 from konsil.weights import Parts
 
 

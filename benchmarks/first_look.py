@@ -11,11 +11,11 @@ from time import perf_counter
 import numpy as np
 from PIL import Image
 
-from benchmarks.ground import Ground
 from benchmarks.measure import Figure, Goal, Outcome, Ratio, Side, interleave, warm_up
+from benchmarks.setup import Setup
 from konsil.data import synthetic
-from konsil.data.check import check_federation
-from konsil.data.importers import import_dataset
+from konsil.prepare.check import check_federation
+from konsil.prepare.importers import import_dataset
 
 PAINTED_AT = 128  # pixels, of the synthetic pictures that are enlarged
 NOISE = 6.0  # of a camera, in units of 8 bit; without it a picture would compress like none
@@ -23,13 +23,13 @@ AT_MOST = Goal("at most", 1.5)
 CUP, RIM, BACKGROUND = 0, 128, 255  # in REFUGE's masks
 
 
-def import_and_check(ground: Ground) -> Outcome:
+def import_and_check(setup: Setup) -> Outcome:
     """Import and check of a data set, over a bare loop that reads the same files."""
-    scale = ground.scale
-    source = ground.folder / "refuge"
-    ground.progress("pictures")
+    scale = setup.scale
+    source = setup.folder / "refuge"
+    setup.progress("pictures")
     write_refuge(source, scale.look_images, scale.look_size)
-    with tempfile.TemporaryDirectory(dir=ground.folder) as scratch:
+    with tempfile.TemporaryDirectory(dir=setup.folder) as scratch:
         imported = Path(scratch) / "imported"
         import_dataset("refuge", source, imported)
         sides: dict[str, Side] = {
@@ -37,8 +37,8 @@ def import_and_check(ground: Ground) -> Outcome:
             "import": lambda: _import(source, Path(scratch) / "new"),
             "check": lambda: _check(imported, scale.look_images),
         }
-        warm_up(sides, ground.progress)
-        times = interleave(sides, scale.repeats, ground.progress)
+        warm_up(sides, setup.progress)
+        times = interleave(sides, scale.repeats, setup.progress)
     both = [a + b for a, b in zip(times["import"], times["check"], strict=True)]
     what = f"{scale.look_images} images of {scale.look_size} x {scale.look_size}"
     return Outcome(

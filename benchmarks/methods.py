@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import process_time
 
-from benchmarks.ground import Ground
 from benchmarks.measure import Defined, Figure, Outcome, Ratio, interleave, warm_up
 from benchmarks.rounds import RoundByRound
-from konsil.engines import Engine
-from konsil.messages import Failure, Reply, Request
-from konsil.method import all_methods
-from konsil.plan import Plan
+from benchmarks.setup import Setup
+from konsil.federation.engines import Engine
+from konsil.federation.messages import Failure, Reply, Request
+from konsil.federation.plan import Plan
+from konsil.ingredients.method import METHODS
 
 WITHIN = 0.1  # above the definition
 BASE = "fedavg"
@@ -44,7 +44,7 @@ class LocalRounds(RoundByRound):
     def __init__(self, plan: Plan, folder: Path) -> None:
         super().__init__(plan, folder)
         self.server.engine = self.timed = Timed(self.engine)
-        self.passes = self.server.method.passes()
+        self.passes = self.server.method.work()
 
     def __call__(self) -> float:
         """The next round; the processor time of its sites."""
@@ -53,28 +53,32 @@ class LocalRounds(RoundByRound):
         return self.timed.seconds
 
 
-def methods(ground: Ground) -> Outcome:
+def names() -> list[str]:
+    return list(METHODS.all())
+
+
+def methods(setup: Setup) -> Outcome:
     """A local round of every method over FedAvg's, beside the method's own `passes()`."""
-    outcome = Outcome(notes=_notes(ground))
-    with LocalRounds(_plan(ground, BASE), ground.folder) as base:
-        for name in all_methods():
-            with LocalRounds(_plan(ground, name), ground.folder) as ours:
+    outcome = Outcome(notes=_notes(setup))
+    with LocalRounds(_plan(setup, BASE), setup.folder) as base:
+        for name in names():
+            with LocalRounds(_plan(setup, name), setup.folder) as ours:
                 sides = {name: ours, "FedAvg": base}
-                warm_up(sides, ground.progress)  # round 1 is validated, further ones are not
-                times = interleave(sides, ground.scale.repeats, ground.progress)
+                warm_up(sides, setup.progress)  # round 1 is validated, further ones are not
+                times = interleave(sides, setup.scale.repeats, setup.progress)
             ratio = Ratio.of(times[name], times["FedAvg"])
             what = f"{name}: local round / FedAvg's"
             outcome.figures.append(Figure(what, ratio, Defined(ours.passes, WITHIN)))
     return outcome
 
 
-def _plan(ground: Ground, method: str) -> Plan:
-    return ground.plan(method, ground.scale.small_size, validate=False)
+def _plan(setup: Setup, method: str) -> Plan:
+    return setup.plan(method, setup.scale.small_size, validate=False)
 
 
-def _notes(ground: Ground) -> list[str]:
-    counts = ground.scale.images
-    size = ground.scale.small_size
+def _notes(setup: Setup) -> list[str]:
+    counts = setup.scale.images
+    size = setup.scale.small_size
     return [
         f"retina federation, {len(counts)} sites, {sum(counts.values())} images, {size} x {size}, "
         "1 thread; processor time, no validation but what a method's definition asks for",

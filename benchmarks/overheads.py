@@ -8,14 +8,15 @@ from functools import wraps
 from time import perf_counter
 from typing import Any
 
-from benchmarks.ground import Ground
 from benchmarks.measure import Figure, Goal, Outcome, Ratio, warm_up
 from benchmarks.rounds import RoundByRound
-from konsil import host
-from konsil.intake import Intake
+from benchmarks.setup import Setup
+from konsil.federation import site_worker
+from konsil.federation.intake import Intake
+from konsil.federation.server import Record
+from konsil.federation.state import SiteState
+from konsil.ingredients.site import Site
 from konsil.methods.fedavg import FedAvg
-from konsil.server import Record
-from konsil.site import Site, SiteState
 from konsil.weights import WeightedMean
 
 WATCHED: tuple[tuple[Any, str, str], ...] = (
@@ -24,7 +25,7 @@ WATCHED: tuple[tuple[Any, str, str], ...] = (
     (SiteState, "load", "state files"),
     (SiteState, "save", "state files"),
     (Record, "save", "state files"),
-    (host, "check_finite", "checks"),
+    (site_worker, "check_finite", "checks"),
     (Intake, "accept", "checks"),
     (Intake, "__init__", "mean"),
     (WeightedMean, "add", "mean"),
@@ -71,13 +72,13 @@ class Stopwatch:
             setattr(owner, name, usual)
 
 
-def overheads(ground: Ground) -> Outcome:
+def overheads(setup: Setup) -> Outcome:
     """The share of a FedAvg round that neither trains nor validates, and what it is spent on."""
     shares: dict[str, list[float]] = {}
-    with RoundByRound(ground.plan("fedavg", threads=ground.scale.threads), ground.folder) as konsil:
-        warm_up({"fedavg": konsil}, ground.progress)
-        for turn in range(ground.scale.repeats):
-            ground.progress(f"round {turn + 1} of {ground.scale.repeats}")
+    with RoundByRound(setup.plan("fedavg", threads=setup.scale.threads), setup.folder) as konsil:
+        warm_up({"fedavg": konsil}, setup.progress)
+        for turn in range(setup.scale.repeats):
+            setup.progress(f"round {turn + 1} of {setup.scale.repeats}")
             for label, share in shares_of_a_round(konsil).items():
                 shares.setdefault(label, []).append(share)
     work = [sum(values) for values in zip(*(shares[label] for label in WORK), strict=True)]
@@ -86,7 +87,7 @@ def overheads(ground: Ground) -> Outcome:
     figures = [Figure(what, idle, Goal("at most", 0.05))]
     for label, values in shares.items():
         figures.append(Figure(f"{label} / whole round", Ratio(tuple(values))))
-    scale = ground.scale
+    scale = setup.scale
     note = f"in process, {scale.threads} threads, {len(scale.images)} sites, {scale.size} pixels"
     return Outcome(figures, [note])
 

@@ -58,8 +58,8 @@ def _mean(case: dict[str, Any]) -> int:
 def _training(case: dict[str, Any]) -> int:
     """Rounds of a plan in process."""
     from benchmarks.rounds import RoundByRound
+    from konsil.federation.plan import Plan
     from konsil.networks import build_network
-    from konsil.plan import Plan
 
     plan = Plan.from_json(case["plan"])
     build_network(plan.context(plan.jobs[0], plan.sites).network)  # imports MONAI

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from konsil.data import TrainingData, training_data
 from konsil.evaluation import batches
+from konsil.federation.plan import Plan
 from konsil.networks import build_network
-from konsil.plan import Plan
 from konsil.randomness import generator
 from konsil.weights import Weights
 

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from benchmarks.measure import Figure, Outcome
-from konsil.runner import environment
+from konsil.federation.runner import environment
 
 VERDICT = {True: "met", False: "MISSED", None: "-"}
 BUSY = 0.5  # load a core, above which a machine is not quiet

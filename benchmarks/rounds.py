@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import torch
 
-from konsil.engines import make_engine
-from konsil.plan import Plan
-from konsil.server import Server
+from konsil.federation.engines import make_engine
+from konsil.federation.plan import Plan
+from konsil.federation.server import Server
 from konsil.weights import Weights
 
 

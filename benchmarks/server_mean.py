@@ -8,9 +8,9 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from benchmarks.ground import Ground
 from benchmarks.measure import Figure, Goal, Outcome, Ratio, Side, interleave, warm_up
 from benchmarks.peak import peak_of, supported
+from benchmarks.setup import Setup
 from konsil.networks import NetworkSpec, build_network
 from konsil.weights import Layout, WeightedMean, Weights
 
@@ -27,26 +27,26 @@ def upload(layout: Layout, number: int) -> Weights:
     return Weights(layout, torch.arange(layout.size, dtype=torch.float32).mul_(1 + number))
 
 
-def server_mean(ground: Ground) -> Outcome:
+def server_mean(setup: Setup) -> Outcome:
     """WeightedMean: linear in the number of sites, and flat in memory; against a naive mean."""
     torch.set_num_threads(1)
-    layout = mean_layout(ground.scale.mean_network, ground.scale.mean_width)
+    layout = mean_layout(setup.scale.mean_network, setup.scale.mean_width)
     outcome = Outcome(notes=[f"{layout.size / 1e6:.2f} M parameters, one thread"])
-    outcome.figures += _time(ground, layout)
+    outcome.figures += _time(setup, layout)
     if supported():
-        outcome.figures += _memory(ground)
+        outcome.figures += _memory(setup)
     else:
         outcome.notes.append("this system does not tell a process's peak memory: not measured")
     return outcome
 
 
-def _time(ground: Ground, layout: Layout) -> list[Figure]:
+def _time(setup: Setup, layout: Layout) -> list[Figure]:
     uploads = [upload(layout, number) for number in range(DIFFERENT_UPLOADS)]
-    few, *more = ground.scale.mean_sites
+    few, *more = setup.scale.mean_sites
     sides = {f"{sites} sites": _per_site(_streaming, uploads, sites) for sites in (few, *more)}
     sides["naive"] = _per_site(_naive, uploads, few)
-    warm_up(sides, ground.progress)
-    times = interleave(sides, ground.scale.repeats, ground.progress)
+    warm_up(sides, setup.progress)
+    times = interleave(sides, setup.scale.repeats, setup.progress)
     base = times[f"{few} sites"]
     figures = [
         Figure(
@@ -87,10 +87,10 @@ def _naive(uploads: list[Weights], sites: int) -> dict[str, Tensor]:
     return mean
 
 
-def _memory(ground: Ground) -> list[Figure]:
-    few, *more = ground.scale.mean_sites
-    sides = {f"memory, {sites} sites": _extra(ground, sites) for sites in (few, *more)}
-    peaks = interleave(sides, ground.scale.repeats, ground.progress)
+def _memory(setup: Setup) -> list[Figure]:
+    few, *more = setup.scale.mean_sites
+    sides = {f"memory, {sites} sites": _extra(setup, sites) for sites in (few, *more)}
+    peaks = interleave(sides, setup.scale.repeats, setup.progress)
     return [
         Figure(
             f"mean: peak extra memory with {sites} sites / with {few}",
@@ -101,8 +101,8 @@ def _memory(ground: Ground) -> list[Figure]:
     ]
 
 
-def _extra(ground: Ground, sites: int) -> Side:
-    scale = ground.scale
+def _extra(setup: Setup, sites: int) -> Side:
+    scale = setup.scale
     case = {"network": scale.mean_network, "width": scale.mean_width, "sites": sites}
 
     def side() -> float:

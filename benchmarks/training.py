@@ -7,29 +7,29 @@ from typing import Any
 
 import torch
 
-from benchmarks.ground import Ground
 from benchmarks.measure import Figure, Goal, Outcome, Ratio, Side, interleave, warm_up
 from benchmarks.plain import PlainFedAvg
 from benchmarks.rounds import RoundByRound
+from benchmarks.setup import Setup
 from konsil.weights import Weights
 
 # After one round the two computations may differ by this share of the way the weights have gone.
 SAME_COMPUTATION = 0.01
 
 
-def fedavg_vs_plain(ground: Ground) -> Outcome:
+def fedavg_vs_plain(setup: Setup) -> Outcome:
     """A FedAvg round in process over the same round as a plain PyTorch loop, validation in both."""
     outcome = Outcome()
-    for threads in sorted({1, ground.scale.threads}):
-        plan = ground.plan("fedavg", threads=threads)
-        with RoundByRound(plan, ground.folder) as konsil:
+    for threads in sorted({1, setup.scale.threads}):
+        plan = setup.plan("fedavg", threads=threads)
+        with RoundByRound(plan, setup.folder) as konsil:
             start, plain = konsil.weights, PlainFedAvg(plan)
             sides: dict[str, Side] = {"konsil": konsil, "plain": plain}
-            warm_up(sides, ground.progress)
+            warm_up(sides, setup.progress)
             first = check_same_computation(start, konsil.weights, plain.weights)
-            times = interleave(sides, ground.scale.repeats, ground.progress)
+            times = interleave(sides, setup.scale.repeats, setup.progress)
             last = distance(start, konsil.weights, plain.weights)
-        size = _size(ground.scale.size)
+        size = _size(setup.scale.size)
         what = f"FedAvg in process / plain PyTorch loop, {size}, {_threads(threads)}"
         ratio = Ratio.of(times["konsil"], times["plain"])
         outcome.figures.append(Figure(what, ratio, Goal("at most", 1.05)))
@@ -37,7 +37,7 @@ def fedavg_vs_plain(ground: Ground) -> Outcome:
             f"{_threads(threads)}: the weights of the two sides differ by {first:.1e} of the way "
             f"they have gone after round 1, by {last:.1e} after round {plain.round}"
         )
-    outcome.notes.append(_federation(ground))
+    outcome.notes.append(_federation(setup))
     return outcome
 
 
@@ -63,43 +63,43 @@ def distance(start: Weights, ours: Weights, plain: Weights) -> float:
 PAPERS_FEDSM = {"name": "fedsm", "lambda": 0.7}
 
 
-def fedsm_vs_fedavg(ground: Ground) -> Outcome:
+def fedsm_vs_fedavg(setup: Setup) -> Outcome:
     """A FedSM round (three networks) over a FedAvg round (one), in process."""
     outcome = Outcome()
-    for size in (ground.scale.size, ground.scale.small_size):
+    for size in (setup.scale.size, setup.scale.small_size):
         with ExitStack() as stack:
             sides = {
                 name: stack.enter_context(
-                    RoundByRound(ground.plan(method, size, ground.scale.threads), ground.folder)
+                    RoundByRound(setup.plan(method, size, setup.scale.threads), setup.folder)
                 )
                 for name, method in (("fedsm", PAPERS_FEDSM), ("fedavg", "fedavg"))
             }
-            warm_up(sides, ground.progress)
-            times = interleave(sides, ground.scale.repeats, ground.progress)
+            warm_up(sides, setup.progress)
+            times = interleave(sides, setup.scale.repeats, setup.progress)
         ratio = Ratio.of(times["fedsm"], times["fedavg"])
-        what = f"FedSM round / FedAvg round, {_size(size)}, {_threads(ground.scale.threads)}"
+        what = f"FedSM round / FedAvg round, {_size(size)}, {_threads(setup.scale.threads)}"
         outcome.figures.append(Figure(what, ratio, Goal("at most", 2.3)))
-    outcome.notes.append(_federation(ground))
+    outcome.notes.append(_federation(setup))
     return outcome
 
 
-def processes_vs_inprocess(ground: Ground) -> Outcome:
+def processes_vs_inprocess(setup: Setup) -> Outcome:
     """A FedAvg round in process over the same round in two worker processes of one thread."""
     with ExitStack() as stack:
 
         def training(threads: int, **engine: Any) -> RoundByRound:
-            plan = ground.plan("fedavg", threads=threads, engine=engine)
-            return stack.enter_context(RoundByRound(plan, ground.folder))
+            plan = setup.plan("fedavg", threads=threads, engine=engine)
+            return stack.enter_context(RoundByRound(plan, setup.folder))
 
         sides = {"processes": training(1, name="processes", workers=2)}
-        for threads in sorted({1, ground.scale.threads}):
+        for threads in sorted({1, setup.scale.threads}):
             sides[f"in process, {_threads(threads)}"] = training(threads, name="inprocess")
-        warm_up(sides, ground.progress)
-        times = interleave(sides, ground.scale.repeats, ground.progress)
-    outcome = Outcome(notes=["the start of the workers is not measured", _federation(ground)])
+        warm_up(sides, setup.progress)
+        times = interleave(sides, setup.scale.repeats, setup.progress)
+    outcome = Outcome(notes=["the start of the workers is not measured", _federation(setup)])
     for name in list(sides)[1:]:
         ratio = Ratio.of(times[name], times["processes"])
-        what = f"{name} / 2 worker processes, {_size(ground.scale.size)}"
+        what = f"{name} / 2 worker processes, {_size(setup.scale.size)}"
         outcome.figures.append(Figure(what, ratio, Goal("at least", 1.1)))
     return outcome
 
@@ -112,6 +112,6 @@ def _threads(count: int) -> str:
     return f"{count} thread{'s' if count > 1 else ''}"
 
 
-def _federation(ground: Ground) -> str:
-    counts = ground.scale.images
+def _federation(setup: Setup) -> str:
+    counts = setup.scale.images
     return f"retina federation, {len(counts)} sites, {sum(counts.values())} images, half to train"

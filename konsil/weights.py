@@ -21,9 +21,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
-from konsil.errors import StateError
-from konsil.networks import head_module
+from konsil.errors import ConfigError, StateError
 
 Kind = Literal["trainable", "statistic", "counter"]
 Group = Literal["body", "head", "norm"]
@@ -150,6 +150,17 @@ class Layout:
         return cls.build((name, shape, kind, group) for name, shape, kind, group in data)
 
 
+def head_module(net: nn.Module) -> str:
+    """The dotted name of the head: the last convolution or linear layer in definition order.
+
+    Found by the module's type, because names differ between networks.
+    """
+    layers = [name for name, m in net.named_modules() if isinstance(m, _ConvNd | nn.Linear)]
+    if not layers:
+        raise ConfigError(f"{type(net).__name__} has no convolution and no linear layer as head")
+    return layers[-1]
+
+
 @dataclass(frozen=True, eq=False)
 class Weights:
     """A flat float32 buffer with its layout. Counters are whole numbers (exact below 2**24)."""
@@ -203,13 +214,13 @@ class Weights:
     __rmul__ = __mul__
 
     @property
-    def moving(self) -> Tensor:
+    def trainable(self) -> Tensor:
         """The trainable values, as a view."""
         return self.flat[: self.layout.trainable]
 
     def dot(self, other: Weights) -> float:
         """Inner product of the trainable values, in float64."""
-        return float(torch.dot(self.moving.double(), other.moving.double()))
+        return float(torch.dot(self.trainable.double(), other.trainable.double()))
 
     def norm(self) -> float:
         """Euclidean norm of the trainable values, in float64."""
@@ -236,7 +247,9 @@ class Weights:
 
     def with_statistics_of(self, other: Weights) -> Weights:
         """These trainable values with the running statistics and counters of `other`."""
-        return Weights(self.layout, torch.cat([self.moving, other.flat[self.layout.trainable :]]))
+        return Weights(
+            self.layout, torch.cat([self.trainable, other.flat[self.layout.trainable :]])
+        )
 
     def save(self, path: Path, **facts: str) -> None:
         """A safetensors file with every entry under its own name, and the layout beside it."""
@@ -326,7 +339,7 @@ class BoundNetwork:
         start = Weights.of(net)
         self.layout = start.layout
         self.flat = start.flat.to(device)
-        self.gradient = torch.zeros(self.layout.trainable, device=device)
+        self.grad = torch.zeros(self.layout.trainable, device=device)
         self._counters: list[tuple[Entry, Tensor]] = []
         self._point_into_flat()
 
@@ -336,7 +349,7 @@ class BoundNetwork:
             view = self.flat[entry.span].view(entry.shape)
             if entry.kind == "trainable":
                 parameters[entry.name].data = view
-                parameters[entry.name].grad = self.gradient[entry.span].view(entry.shape)
+                parameters[entry.name].grad = self.grad[entry.span].view(entry.shape)
             else:
                 path, _, name = entry.name.rpartition(".")
                 owner = self.net.get_submodule(path)
@@ -361,7 +374,7 @@ class BoundNetwork:
         return Weights(self.layout, flat.clone() if flat.device.type == "cpu" else flat.cpu())
 
     @property
-    def moving(self) -> Tensor:
+    def trainable(self) -> Tensor:
         """The trainable values, as a view: what an optimiser moves."""
         return self.flat[: self.layout.trainable]
 

@@ -12,7 +12,7 @@ from federations import SIZE, write_shades, write_squares
 
 from konsil.config import Experiment, check_experiment
 from konsil.data import open_federation
-from konsil.plan import Plan
+from konsil.federation.plan import Plan
 
 torch.set_num_threads(1)
 

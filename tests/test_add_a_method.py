@@ -66,7 +66,7 @@ def test_the_tests_of_the_page_pass(folder: Path):
 
 
 def test_every_hook_that_the_page_names_is_there():
-    from konsil.method import Method
+    from konsil.ingredients.method import Method
 
     table = PAGE.split("## The hooks")[1].split("A loop of your own")[0]
     names = re.findall(r"`(\w+)(?:\([^)]*\))?`", " ".join(re.findall(r"^\| (.*?) \|", table, re.M)))

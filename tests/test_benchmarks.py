@@ -16,11 +16,11 @@ import torch
 import benchmarks.methods
 from benchmarks.batches import batches_vs_monai, check_same_images
 from benchmarks.first_look import import_and_check
-from benchmarks.ground import QUICK, Ground
 from benchmarks.measure import Defined, Figure, Ratio
+from benchmarks.setup import QUICK, Setup
 from benchmarks.wire import Wire
 from konsil.data import Images
-from konsil.method import all_methods
+from konsil.ingredients.method import METHODS
 
 ROOT = Path(__file__).parent.parent
 
@@ -60,9 +60,8 @@ def test_an_unknown_benchmark_is_refused_by_name() -> None:
 def test_a_method_is_held_against_its_own_number_of_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = {name: all_methods()[name] for name in ("ditto", "moon")}
-    monkeypatch.setattr(benchmarks.methods, "all_methods", lambda: few)
-    outcome = benchmarks.methods.methods(Ground(QUICK, tmp_path, lambda news: None))
+    monkeypatch.setattr(benchmarks.methods, "names", lambda: ["ditto", "moon"])
+    outcome = benchmarks.methods.methods(Setup(QUICK, tmp_path, lambda news: None))
     goals = ["at most 10% above 2", "at most 10% above 1.667"]
     assert [str(f.goal) for f in outcome.figures] == goals
     assert all(value > 0 for figure in outcome.figures for value in figure.ratio.values)
@@ -74,7 +73,7 @@ def test_only_above_the_definition_is_a_fault(median: float, met: bool) -> None:
 
 
 def test_monai_makes_of_the_images_what_konsil_makes(tmp_path: Path) -> None:
-    outcome = batches_vs_monai(Ground(QUICK, tmp_path, lambda news: None))
+    outcome = batches_vs_monai(Setup(QUICK, tmp_path, lambda news: None))
     names = [figure.what.split(" / ")[0] for figure in outcome.figures]
     ways = ["MONAI CacheDataset", "MONAI PersistentDataset", "MONAI CacheDataset with metadata"]
     assert names == [*ways, *ways, "random access through the memory map"]
@@ -98,7 +97,7 @@ def test_other_images_are_noticed(tmp_path: Path, augmented: bool) -> None:
 
 
 def test_import_and_check_are_held_against_a_bare_loop(tmp_path: Path) -> None:
-    outcome = import_and_check(Ground(QUICK, tmp_path, lambda news: None))
+    outcome = import_and_check(Setup(QUICK, tmp_path, lambda news: None))
     both, brought, checked = (figure.ratio.values[0] for figure in outcome.figures)
     assert both == pytest.approx(brought + checked)
     assert [str(figure.goal) for figure in outcome.figures] == ["at most 1.5", "None", "None"]
@@ -135,7 +134,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 def test_the_first_deployed_round_does_not_count() -> None:
     pytest.importorskip("nvflare")
-    from benchmarks.far import FarRun
+    from benchmarks.remote import FarRun
 
     spans = [(0, 30), (31, 33), (34, 38)]
     events = [
@@ -154,4 +153,4 @@ def test_every_benchmark_runs(tmp_path: Path) -> None:
     outcomes = measure(tmp_path)
     assert len(outcomes) == 12
     measured = {figure["what"].split(":")[0] for figure in outcomes["methods"]["figures"]}
-    assert measured == set(all_methods())
+    assert measured == set(METHODS.all())

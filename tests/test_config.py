@@ -7,8 +7,8 @@ import yaml
 
 from konsil.config import Experiment, MethodConfig, check_experiment, read_experiment
 from konsil.errors import ConfigError
-from konsil.method import method_settings
-from konsil.plan import Plan
+from konsil.federation.plan import Plan
+from konsil.ingredients.method import method_settings
 
 SMALLEST: dict[str, Any] = {
     "federation": {"synthetic": "retina"},

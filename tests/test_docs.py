@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import konsil.method
+import konsil.ingredients.method
 from konsil.config import read_experiment
-from konsil.method import REGISTRY, method_settings
+from konsil.ingredients.method import METHODS, method_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -17,11 +17,11 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)[^)]*\)")
 
 
 def test_the_method_in_the_docstring_runs():
-    before = dict(REGISTRY)
-    result = doctest.testmod(konsil.method)
+    before = METHODS.all()
+    result = doctest.testmod(konsil.ingredients.method)
     assert result.attempted >= 3
     assert result.failed == 0
-    assert before == REGISTRY
+    assert before == METHODS.all()
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)

@@ -9,18 +9,19 @@ from contextlib import contextmanager
 import pytest
 from methods import toy
 
-from konsil.engines.inprocess import InProcessEngine
 from konsil.errors import RoundFailed
-from konsil.host import site_folder
-from konsil.method import all_methods
+from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.runner import Run
+from konsil.federation.site_worker import site_folder
+from konsil.federation.state import SiteState
+from konsil.ingredients.method import METHODS
+from konsil.ingredients.site import Site
 from konsil.methods.fedsm_extra import TwoPhases
-from konsil.plugins import load_plugins
-from konsil.runner import Run
-from konsil.site import Site, SiteState
+from konsil.registry import load_plugins
 
 # KONSIL_PLUGINS=my_method.py holds your own methods to this, instead of Konsil's.
 PLUGINS = load_plugins(p for p in os.environ.get("KONSIL_PLUGINS", "").split(os.pathsep) if p)
-METHODS = sorted(PLUGINS or all_methods())
+NAMES = sorted(PLUGINS or METHODS.all())
 ROUNDS = 3
 SETTINGS = {
     "fedsoup": {"start": 0.3},  # early enough for a soup in a short run
@@ -35,7 +36,7 @@ def configured(name: str) -> list[dict]:
 
 def few_rounds(name: str) -> int:
     """One, or as many as it takes to see both phases."""
-    return 3 if issubclass(all_methods()[name], TwoPhases) else 1
+    return 3 if issubclass(METHODS.all()[name], TwoPhases) else 1
 
 
 def everything(plan, folder) -> tuple[toy.Record, dict[str, SiteState]]:
@@ -93,12 +94,12 @@ def reference(squares, tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_it_learns(make_plan, tmp_path, name):
     training = {"batch_size": 2, "lr": 1e-2}
     plan = make_plan(methods=configured(name), rounds=6, training=training)
     record = toy.train(plan, tmp_path)
-    cls = all_methods()[name]
+    cls = METHODS.all()[name]
     roles = (*cls.shared_roles, *cls.private_roles)
     start = record.history[0]["means"]
     first = min(start[role] for role in roles if role in start)  # some appear only at the end
@@ -107,7 +108,7 @@ def test_it_learns(make_plan, tmp_path, name):
         assert max(scores[-2:]) > first + 0.1, scores
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_stopped_and_resumed_it_gives_the_same_bits(reference, tmp_path, name):
     """Same seed, same bits: and a new process that goes on from the disk counts as the same."""
     plan, undisturbed, _ = reference(name)
@@ -120,7 +121,7 @@ def test_stopped_and_resumed_it_gives_the_same_bits(reference, tmp_path, name):
     assert same(everything(plan, tmp_path), undisturbed)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_another_seed_gives_other_bits(make_plan, reference, tmp_path, name):
     _, (record, states), _ = reference(name)
     plan = make_plan(methods=configured(name), rounds=1, seeds=[1])
@@ -132,14 +133,14 @@ def test_another_seed_gives_other_bits(make_plan, reference, tmp_path, name):
     assert all(not mine[part].equals(theirs[part]) for part in mine)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_replies_in_any_order_give_the_same_bits(reference, tmp_path, name):
     plan, undisturbed, _ = reference(name)
     toy.train(plan, tmp_path, engine=toy.Shuffled(InProcessEngine(plan, tmp_path), seed=5))
     assert same(everything(plan, tmp_path), undisturbed)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_site_may_miss_a_round(make_plan, tmp_path, name):
     plan = make_plan(
         methods=configured(name), rounds=3, server={"absences": {"north": [2]}, "min_sites": 1}
@@ -149,7 +150,7 @@ def test_a_site_may_miss_a_round(make_plan, tmp_path, name):
 
 
 @pytest.mark.parametrize("norm", ["batch", "instance", "group"])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_norm_layer(make_plan, tmp_path, name, norm):
     network = {"name": "unet", "width": 2, "norm": norm}
     plan = make_plan(methods=configured(name), rounds=few_rounds(name), network=network)
@@ -159,7 +160,7 @@ def test_every_norm_layer(make_plan, tmp_path, name, norm):
     assert all(bool(part.flat.isfinite().all()) for part in parts)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_classification_of_one_site(shades, tmp_path, name):
     """The other task, and a federation of one."""
     federation = {"folder": str(shades), "image_size": 32, "sites": ["north"]}
@@ -172,19 +173,19 @@ def test_classification_of_one_site(shades, tmp_path, name):
     assert all(0 <= r.value <= 1 for r in rows)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_classification_of_two_sites(shades, tmp_path, name):
     plan = toy.plan_of(
         shades, task=CLASSIFICATION, network=SMALL, rounds=6, methods=configured(name),
         training={"batch_size": 2, "lr": 1e-3},
     )  # fmt: skip
     record = toy.train(plan, tmp_path)
-    cls = all_methods()[name]
+    cls = METHODS.all()[name]
     role = (*cls.shared_roles, *cls.private_roles)[0]
     assert max(h["means"][role] for h in record.history) > 0.7
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_state_serialises(reference, tmp_path, name):
     plan, (_, states), _ = reference(name)
     for site, state in states.items():
@@ -194,7 +195,7 @@ def test_state_serialises(reference, tmp_path, name):
         assert first.read_bytes() == second.read_bytes()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_no_test_image_is_read_before_evaluation(make_plan, tmp_path, name):
     """The test arrays are not there: training, selection and the last validation do not notice."""
     plan = make_plan(methods=configured(name), rounds=1 + few_rounds(name))
@@ -209,7 +210,7 @@ def test_no_test_image_is_read_before_evaluation(make_plan, tmp_path, name):
     assert not (tmp_path / "run" / "results.csv").exists()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_method_begins_with_the_same_weights_and_rate(make_plan, name):
     """Whatever is not the selector's: an equal start, and the experiment's learning rate."""
     plan = make_plan(methods=[name])
@@ -225,12 +226,12 @@ def test_every_method_begins_with_the_same_weights_and_rate(make_plan, name):
 
 def test_every_method_sees_the_same_batches(reference):
     """Methods are compared on equal terms: same images in the same order in the same batches."""
-    federated = [name for name in METHODS if not all_methods()[name].pooled]
+    federated = [name for name in NAMES if not METHODS.all()[name].pooled]
     seen = {name: reference(name)[2] for name in {"fedavg", *federated}}
     expected = {(s, r) for s in ("north", "south") for r in range(1, ROUNDS + 1)}
     assert set(seen["fedavg"]) == expected
     for name, batches in seen.items():
-        if issubclass(all_methods()[name], TwoPhases):  # no images while models are handed in
+        if issubclass(METHODS.all()[name], TwoPhases):  # no images while models are handed in
             assert set(batches) == {(s, r) for s, r in expected if r != 2}
             assert all(batches[place] == seen["fedavg"][place] for place in batches)
         else:

@@ -281,7 +281,7 @@ def test_a_bound_network_is_its_flat_buffer_in_both_directions():
     bound = BoundNetwork(net)
     net.eval()
     before = net(x)
-    bound.moving[-1] += 1  # the bias of the last output
+    bound.trainable[-1] += 1  # the bias of the last output
     after = net(x)
     assert torch.allclose(after[:, 1], before[:, 1] + 1, atol=1e-6)
     assert torch.equal(after[:, 0], before[:, 0])
@@ -296,9 +296,9 @@ def test_gradients_accumulate_in_the_flat_gradient():
     net(x).square().sum().backward()
     twin(x).square().sum().backward()
     expected = torch.cat([p.grad.reshape(-1) for p in twin.parameters()])
-    assert torch.equal(bound.gradient, expected)
+    assert torch.equal(bound.grad, expected)
     net(x).square().sum().backward()
-    assert torch.allclose(bound.gradient, 2 * expected, rtol=1e-5, atol=1e-8)
+    assert torch.allclose(bound.grad, 2 * expected, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize(("name", "norm"), [("small", "batch"), ("unet", "batch"), ("unet", None)])

@@ -43,7 +43,7 @@ def init(
     ] = False,
 ) -> None:
     """Write a first federation.yaml from what a folder holds."""
-    from konsil.data.guess import write_first_file
+    from konsil.prepare.guess import write_first_file
 
     with progress() as report:
         first = write_first_file(folder, task, overwrite, report)
@@ -53,8 +53,8 @@ def init(
 @app.command()
 def check(path: Source = Path(), site: Sites = None, json_: AsJson = False) -> None:
     """Open every file once and say what is wrong, odd, or double. Exit code 1: errors."""
-    from konsil.data.check import check_federation
-    from konsil.data.check.show import print_check
+    from konsil.prepare.check import check_federation
+    from konsil.prepare.check.show import print_check
 
     with progress() as report:
         result = check_federation(path, site, report)
@@ -74,7 +74,7 @@ def preview(
     images: Annotated[int, typer.Option(min=1, help="Pictures a site.")] = 24,
 ) -> None:
     """Write one HTML page: pictures with outlines, histograms, how far the sites are apart."""
-    from konsil.data.preview import write_preview
+    from konsil.prepare.preview import write_preview
 
     with progress() as report:
         page = write_preview(path, out, sites=site, images=images, report=report)
@@ -111,7 +111,7 @@ def import_(
     json_: AsJson = False,
 ) -> None:
     """Bring a public data set into the common form. Without SRC: what it is and where to get it."""
-    from konsil.data.importers import Options, import_dataset
+    from konsil.prepare.importers import Options, import_dataset
 
     if source is None or name is None:
         _print_importers(name)
@@ -131,7 +131,7 @@ def import_(
 
 def _print_importers(name: str | None) -> None:
     """One data set in full, or all in a table."""
-    from konsil.data.importers import importer, importers
+    from konsil.prepare.importers import importer, importers
 
     if name is not None:
         _say(importer(name).describe())

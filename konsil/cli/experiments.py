@@ -61,7 +61,7 @@ def methods(
 ) -> None:
     """List the methods: paper, what travels, local work, settings."""
     with console.status("starting"):
-        from konsil.plugins import load_plugins
+        from konsil.registry import load_plugins
         from konsil.report.methods import print_methods
 
         load_plugins(plugin or [])
@@ -104,8 +104,8 @@ def _run(
     experiment = read_experiment(file, overrides, plugins)
     with console.status("starting"):
         from konsil.data import open_federation
-        from konsil.plan import Plan
-        from konsil.plugins import load_plugins
+        from konsil.federation.plan import Plan
+        from konsil.registry import load_plugins
         from konsil.report.plan import print_plan
 
         load_plugins(experiment.plugins)  # a mistake there is found before images are read
@@ -122,10 +122,10 @@ def _run(
 
 
 def _train(plan: Any, federation: Any, folder: Path, resume: bool) -> None:
+    from konsil.federation.runner import Run
     from konsil.observers.progress import ProgressBar
     from konsil.report.figures import draw_figures
     from konsil.report.show import show_run
-    from konsil.runner import Run
 
     progress = ProgressBar(console)
     work = Run(plan, folder, [progress])

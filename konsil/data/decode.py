@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile, Findings
+from konsil.data.image_with_masks import ImageWithMasks, open_with_masks, some
 from konsil.data.recipe import THREADS, UNNAMED, Digests, Reading, Recipe
 from konsil.data.sources import Item
-from konsil.data.studies import Study, open_study, some
 
 Report = Callable[[str, int, int], None]
 
@@ -40,7 +40,7 @@ class _Decoder:
     def __call__(self, items: list[Item]) -> list[_Decoded] | BadFile:
         """The arrays of all wanted planes of one file, or why it cannot be used."""
         try:
-            study = open_study(self.root, items[0], self.recipe.reading(items[0].site))
+            study = open_with_masks(self.root, items[0], self.recipe.reading(items[0].site))
             self._check_unchanged(study)
         except BadFile as bad:
             return bad
@@ -58,12 +58,12 @@ class _Decoder:
             for item in items
         ]
 
-    def _target(self, study: Study, item: Item) -> NDArray[Any]:
+    def _target(self, study: ImageWithMasks, item: Item) -> NDArray[Any]:
         if self.recipe.classes:
             return np.array(self.recipe.classes.index(item.label), "<i8")
         return study.target(item.plane, self.recipe.size)
 
-    def _check_unchanged(self, study: Study) -> None:
+    def _check_unchanged(self, study: ImageWithMasks) -> None:
         for name, found in study.digests.items():
             if found != self.digests[name]:
                 cure = "run again when it is at rest"

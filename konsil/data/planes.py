@@ -10,10 +10,10 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 from konsil.data.findings import BadFile, Findings
+from konsil.data.image_with_masks import ImageWithMasks, is_picture, open_with_masks
 from konsil.data.manifest import Slices
 from konsil.data.recipe import THREADS, Digests, Recipe
 from konsil.data.sources import Item
-from konsil.data.studies import Study, is_picture, open_study
 from konsil.errors import DataError
 from konsil.files import write_text
 
@@ -97,11 +97,11 @@ class _Scout:
         return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:32]
 
     def _look(self, item: Item) -> list[int]:
-        study = open_study(self.root, item, self.recipe.reading(item.site))
+        study = open_with_masks(self.root, item, self.recipe.reading(item.site))
         return chosen_planes(item, study, self.slices(item.site))
 
 
-def chosen_planes(item: Item, study: Study, rule: Slices) -> list[int]:
+def chosen_planes(item: Item, study: ImageWithMasks, rule: Slices) -> list[int]:
     """The slices that a site's rule asks for. Raises BadFile if there is none."""
     planes = list(range(len(study.raw)))
     if rule.which == "labelled" and study.masks:

@@ -19,10 +19,10 @@ from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.hci.client import api
 
+from konsil.deploy.flare.job import ARCHIVE, MARK, RUN_NAME, RunOrder, roster_of, run_of, write_job
+from konsil.deploy.flare.sessions import ABORTED, OVER, Note
+from konsil.deploy.flare.workspace import prepare
 from konsil.deploy.kit import Kit, knock
-from konsil.engines.flare.job import ARCHIVE, MARK, RUN_NAME, RunOrder, roster_of, run_of, write_job
-from konsil.engines.flare.sessions import ABORTED, OVER, Note
-from konsil.engines.flare.workspace import prepare
 from konsil.errors import RunError
 
 api._print_hci_message = lambda _: None  # FLARE says that it connects; nobody asked

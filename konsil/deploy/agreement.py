@@ -23,8 +23,8 @@ from konsil.data.origin import find_source
 from konsil.data.sources import SPLITS
 from konsil.deploy.policy import PolicyRefused
 from konsil.errors import ConfigError
-from konsil.plan import Plan
-from konsil.plugins import load_plugins, with_contents
+from konsil.federation.plan import Plan
+from konsil.registry import load_plugins, with_contents
 
 OWN = "own-data"  # stands where an experiment names a path: every site has a path of its own
 # What a server may say of a site's images: how they are read, never where anything lies.

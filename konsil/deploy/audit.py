@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from konsil.errors import StateError
-from konsil.messages import Message
+from konsil.federation.messages import Message
 from konsil.observers.eventlog import EventLog
 from konsil.report.audit import FILE
 

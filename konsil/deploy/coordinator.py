@@ -28,12 +28,12 @@ from konsil.deploy.audit import Audit
 from konsil.deploy.deadline import RoundClock
 from konsil.deploy.link import Link
 from konsil.deploy.outcome import Outcome, forget
-from konsil.deploy.party import ACCEPTED
+from konsil.deploy.site_client import ACCEPTED
 from konsil.errors import KonsilError, RoundFailed, RunError, StateError
-from konsil.messages import Failure, Reply, Request
-from konsil.plan import Plan
+from konsil.federation.messages import Failure, Reply, Request
+from konsil.federation.plan import Plan
+from konsil.federation.runner import Observer, Run, read_plan
 from konsil.report.figures import draw_figures
-from konsil.runner import Observer, Run, read_plan
 
 T = TypeVar("T")
 SERVER = "server"

@@ -6,8 +6,8 @@ import json
 import time
 from pathlib import Path
 
+from konsil.federation.messages import Request
 from konsil.files import write_text
-from konsil.messages import Request
 
 FILE = ".asked.json"
 AT_LEAST = 0.5  # of a deadline: answers that are ready need the time to be sent again

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from konsil.deploy.policy import PolicyRefused
-from konsil.engines import Engine
 from konsil.errors import StateError
-from konsil.evaluation.protocol import CHECKPOINTS, SPLITS, Examiner, plain
 from konsil.evaluation.routing import GAMMAS
+from konsil.federation.engines import Engine
+from konsil.federation.examiner import CHECKPOINTS, SPLITS, Examiner, plain
+from konsil.federation.messages import Kind, Request
+from konsil.federation.plan import Job, Plan
+from konsil.federation.site_worker import site_folder
+from konsil.federation.state import StateFiles
 from konsil.files import write_text
-from konsil.host import site_folder
-from konsil.messages import Kind, Request
-from konsil.method import Method
-from konsil.plan import Job, Plan
-from konsil.site import StateFiles
+from konsil.ingredients.method import Method
 from konsil.supermodel import GLOBAL, SELECTOR
 
 FILE = "examined.json"  # beside the state: which models were answered for

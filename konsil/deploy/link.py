@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from konsil.messages import Failure
+from konsil.federation.messages import Failure
 
 Answer = tuple[str, bytes | Failure]  # from which site
 

@@ -49,10 +49,10 @@ def main() -> None:
     end_with_parent()
     settings, address = sys.argv[1:]
     listener = Listener(address, family="AF_UNIX", backlog=WAITING_LINE)
-    from konsil.deploy.party import SiteParty
+    from konsil.deploy.site_client import SiteClient
 
     try:
-        party = SiteParty.from_file(Path(settings), say)
+        party = SiteClient.from_file(Path(settings), say)
     except KonsilError as error:
         say(f"error: {error}")
         sys.exit(1)

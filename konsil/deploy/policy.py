@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from konsil.config import Block, explain, number_of_bytes, parse_yaml
 from konsil.errors import ConfigError, KonsilError
-from konsil.plan import Plan
+from konsil.federation.plan import Plan
 
 
 class PolicyRefused(KonsilError):

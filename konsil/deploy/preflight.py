@@ -102,7 +102,7 @@ def _server(kit: Kit) -> Finding:
 
 
 def _data(path: Path, site: str) -> Finding:
-    from konsil.data.check import check_federation
+    from konsil.prepare.check import check_federation
 
     check_site(path, site)
     result = check_federation(path, [site])

@@ -39,8 +39,8 @@ def start_server(
     kit_folder: Path, folder: Path, plugins: Sequence[Path] = (), report: Report = print
 ) -> None:
     """Run the server until Ctrl-C or SIGTERM. All that must be kept is in `folder`."""
-    from konsil.engines.flare.settings import ServerSettings
-    from konsil.engines.flare.workspace import ENVIRONMENT, arguments, prepare
+    from konsil.deploy.flare.settings import ServerSettings
+    from konsil.deploy.flare.workspace import ENVIRONMENT, arguments, prepare
 
     kit = Kit.read(kit_folder, "server")
     kit.check_dates()
@@ -52,7 +52,7 @@ def start_server(
         with stop_signals() as stopped:
             report(f"server of {kit.federation} at {kit.address}; log: {folder / 'flare/log.txt'}")
             child = Child(
-                "konsil.engines.flare.main",
+                "konsil.deploy.flare.main",
                 arguments(kit, workspace),
                 folder / "console.log",
                 lambda line: _hear(line, report),

@@ -36,8 +36,8 @@ PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # before a process that keeps ending is st
 
 def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None:
     """Run the site until Ctrl-C or SIGTERM. All that must be kept is in its state folder."""
-    from konsil.engines.flare.settings import PARTY_SOCKET
-    from konsil.engines.flare.workspace import ENVIRONMENT, arguments, prepare
+    from konsil.deploy.flare.settings import PARTY_SOCKET
+    from konsil.deploy.flare.workspace import ENVIRONMENT, arguments, prepare
 
     kit = Kit.read(kit_folder, "site")
     kit.check_dates()
@@ -58,7 +58,7 @@ def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None
             return Child(module, files, state / "party.log", hear, {}, [lock])
 
         def client() -> Child:
-            module, log = "konsil.engines.flare.main", state / "console.log"
+            module, log = "konsil.deploy.flare.main", state / "console.log"
             return Child(module, arguments(kit, workspace), log, hear, environment, [lock])
 
         def hear(line: str) -> None:

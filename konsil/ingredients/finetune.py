@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Weights
 
 
@@ -23,7 +23,7 @@ def fine_tune(site: Site, network: str, weights: Weights, epochs: int) -> Weight
         return weights
     best, best_score = weights, site.score(weights)
     learner = site.learner(network, weights)
-    trained = {e.name for e in learner.moved.entries}
+    trained = {e.name for e in learner.trained_layout.entries}
     for epoch in range(1, epochs + 1):
         for x, y in site.batches(f"fine-tuning {epoch}", epochs=1):
             learner.step(site.task.loss(learner(x), y))

@@ -11,8 +11,9 @@ from abc import abstractmethod
 from functools import cached_property
 
 from konsil.errors import ConfigError
-from konsil.method import Method, MethodSettings, Upload
-from konsil.site import Site
+from konsil.ingredients.context import MethodSettings, Upload
+from konsil.ingredients.method import Method
+from konsil.ingredients.site import Site
 from konsil.weights import Layout, Parts, Weights
 
 Names = frozenset[str]
@@ -109,7 +110,7 @@ class Partitioned(Method):
         model = site.train(site.learner("global", self.whole(site, shared)))
         return self.divide(site, model.weights())
 
-    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The site's network after the mean."""
         return {"personal": self.whole(site, shared)}
 

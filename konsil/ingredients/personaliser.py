@@ -15,8 +15,9 @@ from torch import Tensor
 
 from konsil.config import explain
 from konsil.errors import ConfigError
-from konsil.method import Context, Means, Method, MethodSettings, Trained, Upload
-from konsil.site import Site
+from konsil.ingredients.context import Context, Means, MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.method import Method
+from konsil.ingredients.site import Site
 from konsil.weights import Parts, Weights
 
 
@@ -40,11 +41,11 @@ class Personaliser(ABC):
         return []
 
     @abstractmethod
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """The networks that it trains, beside `global`."""
 
     @abstractmethod
-    def passes(self) -> float:
+    def work(self) -> float:
         """Its local work in units of FedAvg's."""
 
     def start(self) -> dict[str, Weights]:
@@ -84,11 +85,11 @@ class Personaliser(ABC):
 class OwnModel(Personaliser):
     """One model that a site begins as the global one, trains beside it, and keeps."""
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """One."""
-        return {"personal": Trained(self.context.network)}
+        return {"personal": TrainedNetwork(self.context.network)}
 
-    def passes(self) -> float:
+    def work(self) -> float:
         """One more forward and backward a batch."""
         return 1.0
 
@@ -153,11 +154,11 @@ class Personalised(Method):
         """The personaliser's."""
         return self.personaliser.warnings()
 
-    def passes(self) -> float:
+    def work(self) -> float:
         """FedAvg's, and the personaliser's."""
-        return 1 + self.personaliser.passes()
+        return 1 + self.personaliser.work()
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """FedAvg's, and the personaliser's."""
         return super().networks() | self.personaliser.networks()
 
@@ -179,7 +180,7 @@ class Personalised(Method):
         self.personaliser.merge(shared, means, new)
         return new
 
-    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The mean, and the site's own model once it has one."""
         personal = self.personaliser.opinion(site, shared)
         return {"global": shared["global"]} | ({"personal": personal} if personal else {})
@@ -192,11 +193,11 @@ class PersonalisedGlobal(Personalised):
         """The personaliser's shared part is the global model."""
         self.personaliser = self.Personaliser(self.settings, self.context, part="global")
 
-    def passes(self) -> float:
+    def work(self) -> float:
         """The personaliser's alone."""
-        return self.personaliser.passes()
+        return self.personaliser.work()
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """The personaliser's alone."""
         return self.personaliser.networks()
 

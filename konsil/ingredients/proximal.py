@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from konsil.learner import Learner
+from konsil.ingredients.learner import Learner
 
 # With Adam the two differ: coupled, the term's gradient is rescaled like every other gradient;
 # decoupled (as AdamW does with weight decay), the pull has the strength it says.
@@ -22,8 +22,8 @@ def step_with_pull(
     """
     model.accumulate(loss)
     if coupling == "coupled":
-        model.slope.add_(model.values - anchor, alpha=mu)
-    away = model.values - anchor if coupling == "decoupled" else None
+        model.grad.add_(model.parameters - anchor, alpha=mu)
+    away = model.parameters - anchor if coupling == "decoupled" else None
     model.apply()
     if away is not None:
-        model.values.sub_(away, alpha=model.lr * mu)
+        model.parameters.sub_(away, alpha=model.lr * mu)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
-from konsil.method import SERVER_ONLY, Means, Method
+from konsil.ingredients.context import SERVER_ONLY, Means
+from konsil.ingredients.method import Method
 from konsil.weights import Layout, Parts, Weights, mix
 
 

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from konsil.errors import ConfigError
+from konsil.ingredients.context import Context, Means, MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.learner import OptimizerPolicy
 from konsil.ingredients.personaliser import Personaliser
-from konsil.learner import OptimizerPolicy
-from konsil.method import Context, Means, MethodSettings, Trained, Upload
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Layout, Parts, Weights, mix
 
 Automatic = Literal["auto", "auto-linesearch", "auto-shrinkage"]
@@ -76,14 +76,14 @@ class SoftPull(Personaliser):
         """lambda must lie between the plain average and local training."""
         self.rule = rule_for(self.settings, self.context)
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """One."""
         policy = self.settings.personal_optimizer_state
-        return {"personal": Trained(self.context.network, policy)}
+        return {"personal": TrainedNetwork(self.context.network, policy)}
 
-    def passes(self) -> float:
+    def work(self) -> float:
         """One more forward and backward a batch, and what finding lambda' takes."""
-        return 1.0 + self.context.validation_passes(self.rule.models_tried)
+        return 1.0 + self.context.validation_work(self.rule.models_tried)
 
     def start(self) -> dict[str, Weights]:
         """Line 1 of Algorithm 1: the specialists begin like the global model."""
@@ -297,12 +297,12 @@ class ByShrinkage(LambdaRule):
     def see(self, site: Site) -> None:
         """Note where it is before, in the middle of, and after the first epoch."""
         if self.seen in self.marks:
-            self.at[self.seen] = site.running("global").values.clone()
+            self.at[self.seen] = site.running("global").parameters.clone()
         self.seen += 1
 
     def end(self, site: Site, upload: Upload) -> None:
         """Reliability for this site, two sizes for the server."""
-        now = site.running("global").values
+        now = site.running("global").parameters
         first, middle, last = (self.at.get(mark, now) for mark in self.marks)
         site.notes["reliability"] = reliability(middle - first, last - middle)
         update = (now - first).double() / unit(len(now))

@@ -10,9 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from konsil.ingredients.context import MethodSettings, Upload
+from konsil.ingredients.method import method
 from konsil.ingredients.personaliser import OwnModel, Personalised, personaliser
-from konsil.method import MethodSettings, Upload, method
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Parts, Weights, mix
 
 
@@ -39,12 +40,12 @@ class APFLPersonaliser(OwnModel):
 
     def see(self, x: Tensor, y: Tensor) -> None:
         """One step of v and a, both from the values before it and from one gradient at vbar."""
-        v, w, a = self.v.values, self.w.values, self.alpha
+        v, w, a = self.v.parameters, self.w.parameters, self.alpha
         with self.v.at(torch.lerp(w, v, a)):  # exact at both ends, in one pass over memory
             self.v.accumulate(self.site.task.loss(self.v(x), y))
         if self.settings.adaptive:
-            self.alpha = self.moved(a, float(torch.dot(v - w, self.v.slope)))
-        self.v.slope.mul_(a)
+            self.alpha = self.moved(a, float(torch.dot(v - w, self.v.grad)))
+        self.v.grad.mul_(a)
         self.v.apply()
 
     def moved(self, a: float, slope: float) -> float:

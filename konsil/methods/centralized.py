@@ -1,7 +1,8 @@
 """Centralized training: all images in one place, which hospitals cannot do. The yardstick."""
 
-from konsil.method import Method, Trained, Upload, method
-from konsil.site import Site
+from konsil.ingredients.context import TrainedNetwork, Upload
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.site import Site
 from konsil.weights import Parts, Weights
 
 
@@ -13,9 +14,9 @@ class Centralized(Method):
     shared_roles = ("centralized",)
     best_by = (("centralized", "centralized"),)
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """One."""
-        return {"centralized": Trained(self.context.network)}
+        return {"centralized": TrainedNetwork(self.context.network)}
 
     def start(self) -> dict[str, Weights]:
         """The initial weights that every method begins with."""
@@ -26,6 +27,6 @@ class Centralized(Method):
         model = site.train(site.learner("centralized", shared["centralized"]))
         return Upload().add("centralized", model.weights(), weight=site.images)
 
-    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The one model."""
         return {"centralized": shared["centralized"]}

@@ -8,10 +8,11 @@ never reset. With lambda = 0 it is local training; the global model is FedAvg's 
 from pydantic import Field
 from torch import Tensor
 
+from konsil.ingredients.context import MethodSettings, Upload
+from konsil.ingredients.method import method
 from konsil.ingredients.personaliser import OwnModel, Personalised, personaliser
 from konsil.ingredients.proximal import Coupling, step_with_pull
-from konsil.method import MethodSettings, Upload, method
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Parts, Weights
 
 
@@ -32,7 +33,7 @@ class DittoPersonaliser(OwnModel):
         """Go on with v_k."""
         self.site = site
         self.v = site.learner("personal", site.private["personal"])
-        self.w_g = self.v.here(shared["global"])
+        self.w_g = shared["global"].trainable.to(self.v.device)
 
     def see(self, x: Tensor, y: Tensor) -> None:
         """v <- v - eta (grad F_k(v) + lambda (v - w_g))."""

@@ -9,8 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from konsil.ingredients.method import method
 from konsil.ingredients.server_optimizer import ServerOptimised
-from konsil.method import method
 from konsil.methods.fedavg import FedAvg, FedAvgSettings
 from konsil.weights import Layout, Parts, Weights
 

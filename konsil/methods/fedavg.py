@@ -1,8 +1,9 @@
 """FedAvg (McMahan et al., AISTATS 2017, Algorithm 1): the mean of the models."""
 
-from konsil.learner import OptimizerPolicy
-from konsil.method import Method, MethodSettings, Trained, Upload, method
-from konsil.site import Site
+from konsil.ingredients.context import MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.learner import OptimizerPolicy
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.site import Site
 from konsil.weights import Parts
 
 
@@ -18,9 +19,9 @@ class FedAvg(Method):
 
     Settings = FedAvgSettings
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """One."""
-        return {"global": Trained(self.context.network, self.settings.optimizer_state)}
+        return {"global": TrainedNetwork(self.context.network, self.settings.optimizer_state)}
 
     def local(self, site: Site, shared: Parts) -> Upload:
         """Train the global model on the site's images."""

@@ -13,8 +13,9 @@ running statistics are averaged over the rounds like the weights instead.
 
 from pydantic import Field
 
+from konsil.ingredients.context import SERVER_ONLY, Means
+from konsil.ingredients.method import method
 from konsil.ingredients.soup import first_of_the_last, running_mean
-from konsil.method import SERVER_ONLY, Means, method
 from konsil.methods.fedavg import FedAvg, FedAvgSettings
 from konsil.weights import Weights
 

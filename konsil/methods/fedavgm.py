@@ -5,8 +5,8 @@ v <- beta v + (w - mean), w <- w - eta v. With eta = 1 and beta = 0 it is FedAvg
 
 from pydantic import Field
 
+from konsil.ingredients.method import method
 from konsil.ingredients.server_optimizer import ServerOptimised
-from konsil.method import method
 from konsil.methods.fedavg import FedAvg, FedAvgSettings
 from konsil.weights import Parts, Weights, mix
 

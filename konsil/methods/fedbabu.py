@@ -11,10 +11,11 @@ from typing import Literal
 from pydantic import Field
 
 from konsil.errors import ConfigError
+from konsil.ingredients.context import TrainedNetwork
 from konsil.ingredients.finetune import at_the_finish, fine_tune
+from konsil.ingredients.method import method
 from konsil.ingredients.partition import HeadSettings, OwnHead
-from konsil.method import Trained, method
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Parts, Weights
 
 
@@ -38,13 +39,13 @@ class FedBABU(OwnHead):
         if self.settings.finetune == "head" and not self.own:
             raise ConfigError("finetune = head: there is none with head = none")
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """The body, and what is fine-tuned at the end with a fresh optimiser."""
         s, network = self.settings, self.context.network
         tuned = self.own if s.finetune == "head" else None
         return {
-            "global": Trained(network, only=self.others),
-            "personal": Trained(network, "reset", s.finetune_lr, tuned),
+            "global": TrainedNetwork(network, only=self.others),
+            "personal": TrainedNetwork(network, "reset", s.finetune_lr, tuned),
         }
 
     def receive(self, site: Site, shared: Parts) -> None:
@@ -55,7 +56,7 @@ class FedBABU(OwnHead):
                 site, "personal", self.whole(site, shared), self.settings.finetune_epochs
             )
 
-    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The body under the common head; at the end what fine-tuning made of it."""
         tuned = site.private.get("personal")
-        return super().opinions(site, shared) if tuned is None else {"personal": tuned}
+        return super().answers(site, shared) if tuned is None else {"personal": tuned}

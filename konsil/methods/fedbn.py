@@ -5,8 +5,8 @@ with FedSoup asks names for "bn", and so shares the norm layers of ResNet's shor
 network whose norm layers keep nothing it is FedAvg.
 """
 
+from konsil.ingredients.method import method
 from konsil.ingredients.partition import Names, OwnNorm, norm_entries
-from konsil.method import method
 from konsil.weights import Layout
 
 

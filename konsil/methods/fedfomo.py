@@ -18,9 +18,10 @@ from math import isfinite
 import torch
 from pydantic import Field
 
-from konsil.method import Means, Method, MethodSettings, Trained, Upload, method
+from konsil.ingredients.context import Means, MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.site import Site
 from konsil.randomness import generator
-from konsil.site import Site
 from konsil.weights import Layout, Parts, Weights, mix
 
 SMALLEST_DISTANCE = 1e-5  # of the published code: two models may be the same
@@ -44,15 +45,15 @@ class FedFomo(Method):
     private_roles = ("personal",)
     best_by = ()
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """One."""
-        return {"personal": Trained(self.context.network)}
+        return {"personal": TrainedNetwork(self.context.network)}
 
-    def passes(self) -> float:
+    def work(self) -> float:
         """FedAvg's, and the losses of the received models, the own and the old one."""
         others = len(self.context.sites) - 1
         received = others if self.settings.models is None else min(self.settings.models, others)
-        return 1 + self.context.validation_passes(received + 2 if received else 0)
+        return 1 + self.context.validation_work(received + 2 if received else 0)
 
     def start(self) -> dict[str, Weights]:
         """The server keeps every site's last model, and what each thinks of the others."""
@@ -140,7 +141,7 @@ class FedFomo(Method):
         upload = Upload().add("model", site.private["personal"], weight=1)
         return upload.add("affinity", row, weight=1)
 
-    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The mixture."""
         return {"personal": site.private["personal"]}
 

@@ -4,8 +4,8 @@ Body (base layers) and head (personalisation layers) are trained together on eve
 body is averaged. With head = none it is FedAvg.
 """
 
+from konsil.ingredients.method import method
 from konsil.ingredients.partition import OwnHead
-from konsil.method import method
 
 
 @method("fedper", paper="Arivazhagan et al., arXiv 1912.00818, Algorithms 1-2")

@@ -6,9 +6,10 @@ steps as the others take. With mu = 0 it is FedAvg.
 
 from pydantic import Field
 
+from konsil.ingredients.context import MethodSettings, Upload
+from konsil.ingredients.method import Method, method
 from konsil.ingredients.proximal import Coupling, step_with_pull
-from konsil.method import Method, MethodSettings, Upload, method
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Parts
 
 
@@ -28,7 +29,7 @@ class FedProx(Method):
     def local(self, site: Site, shared: Parts) -> Upload:
         """FedAvg's steps, each with the pull."""
         model = site.learner("global", shared["global"])
-        w_g = model.here(shared["global"])
+        w_g = shared["global"].trainable.to(model.device)
         for x, y in site.batches():
             loss = site.task.loss(model(x), y)
             step_with_pull(model, loss, self.settings.mu, w_g, self.settings.coupling)

@@ -7,9 +7,10 @@ FedAvg; with head_epochs = 0 the head is never trained, as in FedBABU before its
 
 from pydantic import Field
 
+from konsil.ingredients.context import TrainedNetwork, Upload
+from konsil.ingredients.method import method
 from konsil.ingredients.partition import HeadSettings, OwnHead
-from konsil.method import Trained, Upload, method
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Parts, Weights
 
 
@@ -25,15 +26,15 @@ class FedRep(OwnHead):
 
     Settings = FedRepSettings
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """Body and head, each with its own optimiser."""
         network = self.context.network
         return {
-            "global": Trained(network, only=self.others),
-            "head": Trained(network, only=self.own),
+            "global": TrainedNetwork(network, only=self.others),
+            "head": TrainedNetwork(network, only=self.own),
         }
 
-    def passes(self) -> float:
+    def work(self) -> float:
         """An epoch on the head costs a forward pass, and a backward pass of next to nothing."""
         epochs = self.settings.head_epochs if self.own else 0
         return 1 + epochs / (3 * self.context.training.local_epochs)

@@ -2,7 +2,7 @@
 
 `local` is lines 4-13 of Algorithm 1. Lines 15-16 are three means; SoftPull (Eq. 11) is finished
 by the site: `konsil/ingredients/softpull.py`, which other personalisers can replace (Table 6).
-How the selector learns, and why that is delicate, is `konsil/selector.py`; Algorithm 2
+How the selector learns, and why that is delicate, is `konsil/methods/selector.py`; Algorithm 2
 (inference) is `supermodel/`.
 """
 
@@ -16,13 +16,21 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from konsil.errors import ConfigError
+from konsil.ingredients.context import (
+    Context,
+    Means,
+    MethodSettings,
+    TrainedNetwork,
+    Upload,
+    broadcast,
+)
+from konsil.ingredients.learner import OptimizerPolicy
+from konsil.ingredients.method import Method, method
 from konsil.ingredients.personaliser import Personaliser, make_personaliser
+from konsil.ingredients.site import Site
 from konsil.ingredients.softpull import Lambda, SoftPull, checked_lambda
-from konsil.learner import OptimizerPolicy
-from konsil.method import Context, Means, Method, MethodSettings, Trained, Upload, broadcast, method
+from konsil.methods.selector import ClosedForm, PerBatch, ReferenceFullBatch, ServerAdam, site_label
 from konsil.networks import NetworkSpec
-from konsil.selector import ClosedForm, PerBatch, ReferenceFullBatch, ServerAdam, site_label
-from konsil.site import Site
 from konsil.weights import Layout, Parts, Weights
 
 SelectorOptimizer = Literal[
@@ -120,9 +128,9 @@ class FedSM(Method):
             ]
         return []
 
-    def passes(self) -> float:
+    def work(self) -> float:
         """The global model, the specialist; the selector's own network is not counted."""
-        return 1 + self.personaliser.passes()
+        return 1 + self.personaliser.work()
 
     @property
     def closed_form(self) -> bool:
@@ -143,11 +151,11 @@ class FedSM(Method):
         }
         return rules[self.settings.selector_optimizer]
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """Three, each with its own optimiser; no gradient crosses."""
-        model = Trained(self.context.network, self.settings.global_optimizer_state)
+        model = TrainedNetwork(self.context.network, self.settings.global_optimizer_state)
         lr = self.settings.selector_lr
-        selector = Trained(self.selector_network(), self.rule.policy, lr)
+        selector = TrainedNetwork(self.selector_network(), self.rule.policy, lr)
         return {"global": model, **self.personaliser.networks(), "selector": selector}
 
     def selector_network(self) -> NetworkSpec:
@@ -209,14 +217,14 @@ class FedSM(Method):
         self.rule.merge(shared, new)
         return {**shared, **new}
 
-    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The global model, and the specialist."""
         personal = self.personaliser.opinion(site, shared)
         return {"global": shared["global"]} | ({"personal": personal} if personal else {})
 
     def measures(self, site: Site, shared: Parts) -> dict[str, float]:
         """How many of the site's validation images the selector assigns to it."""
-        w_s = site.judge("selector", shared["selector"])
+        w_s = site.eval_network("selector", shared["selector"])
         with torch.no_grad():
             right = [(w_s(x).argmax(1) == site.index).sum() for x, _ in site.validation_batches()]
         accuracy = float(sum(right)) / site.validation_images

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, softmax
 
 from konsil.errors import ConfigError
-from konsil.method import Upload, method
+from konsil.ingredients.context import Upload
+from konsil.ingredients.method import method
+from konsil.ingredients.site import Site
 from konsil.methods.fedsm_extra import TwoPhases, TwoPhaseSettings, frozen
+from konsil.methods.selector import SELECTOR, PerBatch
 from konsil.networks.outputs import blended
-from konsil.selector import SELECTOR, PerBatch
-from konsil.site import Site
 from konsil.weights import Parts, Weights
 
 
@@ -61,7 +62,7 @@ class FedSMEnsemble(TwoPhases):
 
     def selector_measures(self, site: Site, shared: Parts) -> dict[str, float]:
         """How good the mixture is on the site's validation images."""
-        w_s, scores = site.judge(SELECTOR, shared[SELECTOR]), []
+        w_s, scores = site.eval_network(SELECTOR, shared[SELECTOR]), []
         with torch.no_grad():
             for x, y in site.validation_batches():
                 mixture = self.mixture(site, softmax(w_s(x), dim=1), x)

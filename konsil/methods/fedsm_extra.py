@@ -23,11 +23,12 @@ from pydantic import Field
 from torch import Tensor
 
 from konsil.evaluation import EVALUATION_BATCH
+from konsil.ingredients.context import Context, Means, Upload
+from konsil.ingredients.method import method
 from konsil.ingredients.personaliser import train_beside_fedavg
-from konsil.method import Context, Means, Upload, method
+from konsil.ingredients.site import Batches, Site
 from konsil.methods.fedsm import FedSM, FedSMSettings
-from konsil.selector import SELECTOR
-from konsil.site import Batches, Site
+from konsil.methods.selector import SELECTOR
 from konsil.weights import Layout, Parts, Weights
 
 PHASE = "server.phase"  # what the next round is: 1, 2 (handing in) or 3 (the selector)
@@ -176,11 +177,11 @@ class TwoPhases(FedSM):
     def select(self, site: Site, shared: Parts) -> Upload:
         """One round of the selector."""
 
-    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The global model and the specialist; in phase 2 the frozen ones."""
         if self.phase(site) == SELECTING:
             return {role: site.private[role] for role in ("global", "personal")}
-        return super().opinions(site, shared)
+        return super().answers(site, shared)
 
     def measures(self, site: Site, shared: Parts) -> dict[str, float]:
         """Of the selector in phase 2, of the personaliser before."""
@@ -242,7 +243,7 @@ class FedSMExtra(TwoPhases):
 
     def selector_measures(self, site: Site, shared: Parts) -> dict[str, float]:
         """How many of the site's validation images the selector gives to the best model."""
-        w_s, best = site.judge(SELECTOR, shared[SELECTOR]), site.notes["labels.validation"]
+        w_s, best = site.eval_network(SELECTOR, shared[SELECTOR]), site.notes["labels.validation"]
         with torch.no_grad():
             chosen = [w_s(x).argmax(dim=1).cpu() for x, _ in site.validation_batches()]
         right = (torch.cat(chosen) == torch.tensor(best)).double().mean()

@@ -15,10 +15,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from konsil.ingredients.context import Means
+from konsil.ingredients.method import method
+from konsil.ingredients.site import Site
 from konsil.ingredients.soup import first_of_the_last, running_mean
-from konsil.method import Means, method
 from konsil.methods.fedsm import FedSM, FedSMSettings
-from konsil.site import Site
 from konsil.weights import Parts, Weights
 
 SERVER_SOUP = "server.soup"
@@ -70,7 +71,7 @@ class FedSMSoup(FedSM):
         if soup is None or self.settings.soup == "all" or site.score(tasted) >= site.score(soup):
             site.private["soup"], site.notes["soup_size"] = tasted, size + 1
 
-    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The soup, as soon as there is one."""
         soup = site.private.get("soup")
-        return super().opinions(site, shared) | ({"personal": soup} if soup else {})
+        return super().answers(site, shared) | ({"personal": soup} if soup else {})

@@ -9,10 +9,11 @@ from typing import Literal
 
 from pydantic import Field
 
+from konsil.ingredients.context import MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.learner import OptimizerPolicy
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.site import Site
 from konsil.ingredients.soup import first_of_the_last, running_mean
-from konsil.learner import OptimizerPolicy
-from konsil.method import Method, MethodSettings, Trained, Upload, method
-from konsil.site import Site
 from konsil.weights import Parts, Weights, mix
 
 
@@ -32,9 +33,9 @@ class FedSoup(Method):
     Settings = FedSoupSettings
     private_roles = ("personal",)
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """One."""
-        return {"global": Trained(self.context.network, self.settings.optimizer_state)}
+        return {"global": TrainedNetwork(self.context.network, self.settings.optimizer_state)}
 
     def local(self, site: Site, shared: Parts) -> Upload:
         """Lines 3-12: train, and from round E on patch with the soup."""
@@ -66,7 +67,7 @@ class FedSoup(Method):
         """Small validation splits tie often: the paper accepts ties, its code does not."""
         return candidate >= current if self.settings.ties == "accept" else candidate > current
 
-    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The mean of the patched models, and the site's last patched one."""
         personal = site.private.get("personal")
         return {"global": shared["global"]} | ({"personal": personal} if personal else {})

@@ -6,7 +6,7 @@ so that after large steps it forgets slowly. Where v = 0 (or 2 D^2) the two take
 
 from torch import Tensor
 
-from konsil.method import method
+from konsil.ingredients.method import method
 from konsil.methods.fedadam import FedAdam, FedAdamSettings
 
 

@@ -9,10 +9,11 @@ epochs = 0 the site's model is the global one.
 from pydantic import Field
 from torch import Tensor
 
+from konsil.ingredients.context import MethodSettings, TrainedNetwork, Upload
 from konsil.ingredients.finetune import at_the_finish, fine_tune
+from konsil.ingredients.method import method
 from konsil.ingredients.personaliser import Personalised, Personaliser, personaliser
-from konsil.method import MethodSettings, Trained, Upload, method
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Parts, Weights
 
 
@@ -29,11 +30,11 @@ class FTPersonaliser(Personaliser):
 
     Settings = FTSettings
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """One of its own, so that FedAvg's moments are not touched."""
-        return {"personal": Trained(self.context.network, "reset", self.settings.lr)}
+        return {"personal": TrainedNetwork(self.context.network, "reset", self.settings.lr)}
 
-    def passes(self) -> float:
+    def work(self) -> float:
         """No work in the rounds; the epochs after the last one are not counted."""
         return 0.0
 

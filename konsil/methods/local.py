@@ -1,7 +1,8 @@
 """Local training: each hospital alone. Nothing travels."""
 
-from konsil.method import Method, Trained, Upload, method
-from konsil.site import Site
+from konsil.ingredients.context import TrainedNetwork, Upload
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.site import Site
 from konsil.weights import Parts, Weights
 
 
@@ -13,9 +14,9 @@ class Local(Method):
     private_roles = ("local",)
     best_by = ()
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """One."""
-        return {"local": Trained(self.context.network)}
+        return {"local": TrainedNetwork(self.context.network)}
 
     def start(self) -> dict[str, Weights]:
         """Nothing is shared: a site draws the common initial weights itself."""
@@ -32,6 +33,6 @@ class Local(Method):
         site.private["local"] = model.weights()
         return Upload()
 
-    def opinions(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
         """The site's own model."""
         return {"local": site.private["local"]}

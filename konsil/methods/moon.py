@@ -17,9 +17,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from konsil.method import Upload, method
+from konsil.ingredients.context import Upload
+from konsil.ingredients.method import method
+from konsil.ingredients.site import Site
 from konsil.methods.fedavg import FedAvg, FedAvgSettings
-from konsil.site import Site
 from konsil.weights import Parts
 
 
@@ -36,7 +37,7 @@ class Moon(FedAvg):
 
     Settings = MoonSettings
 
-    def passes(self) -> float:
+    def work(self) -> float:
         """FedAvg's, and two forwards for z_g and z_prev."""
         return 1 + 2 / 3 if self.settings.mu else 1.0
 

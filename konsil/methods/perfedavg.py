@@ -17,9 +17,10 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
+from konsil.ingredients.context import MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.method import method
 from konsil.ingredients.personaliser import PersonalisedGlobal, Personaliser, personaliser
-from konsil.method import MethodSettings, Trained, Upload, method
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Parts, Weights
 
 Batch = tuple[Tensor, Tensor]
@@ -40,11 +41,11 @@ class PerFedAvgPersonaliser(Personaliser):
 
     Settings = PerFedAvgSettings
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """One, whose outer step is the experiment's optimiser's."""
-        return {self.part: Trained(self.context.network)}
+        return {self.part: TrainedNetwork(self.context.network)}
 
-    def passes(self) -> float:
+    def work(self) -> float:
         """One gradient a batch of B1 and of B2, and two of B3."""
         return 2.0 if self.settings.variant == "first_order" else 4.0
 
@@ -61,12 +62,12 @@ class PerFedAvgPersonaliser(Personaliser):
 
     def see(self, x: Tensor, y: Tensor) -> None:
         """One outer step: the optimiser's, along the gradient of the loss after an inner step."""
-        alpha, w = self.settings.inner_lr, self.w.values
+        alpha, w = self.settings.inner_lr, self.w.parameters
         u = w - alpha * self.gradient_aside(w, next(self.inner))
         d = self.gradient(u, (x, y))
         if self.settings.variant == "hessian_free":
             d -= alpha * self.hessian_times(d, next(self.hessian))
-        self.w.slope.copy_(d)
+        self.w.grad.copy_(d)
         self.w.apply()
 
     def hessian_times(self, d: Tensor, batch: Batch) -> Tensor:
@@ -74,7 +75,7 @@ class PerFedAvgPersonaliser(Personaliser):
         length = float(d.norm())
         if length == 0:
             return d
-        w, delta = self.w.values, self.settings.delta / length
+        w, delta = self.w.parameters, self.settings.delta / length
         ahead = self.gradient_aside(w + delta * d, batch)
         behind = self.gradient_aside(w - delta * d, batch)
         return (ahead - behind) / (2 * delta)
@@ -89,8 +90,8 @@ class PerFedAvgPersonaliser(Personaliser):
         x, y = batch
         with self.w.at(values):
             self.w.accumulate(self.site.task.loss(self.w(x), y))
-        result = self.w.slope.clone()
-        self.w.slope.zero_()
+        result = self.w.grad.clone()
+        self.w.grad.zero_()
         return result
 
     def end(self, upload: Upload) -> None:
@@ -106,8 +107,8 @@ class PerFedAvgPersonaliser(Personaliser):
         model = site.learner(self.part, shared[self.part])
         for x, y in islice(site.batches("adapt", epochs=steps), steps):
             model.accumulate(site.task.loss(model(x), y))
-            model.values.sub_(model.slope, alpha=self.settings.inner_lr)
-            model.slope.zero_()
+            model.parameters.sub_(model.grad, alpha=self.settings.inner_lr)
+            model.grad.zero_()
         return model.weights()
 
 

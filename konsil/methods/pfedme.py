@@ -16,10 +16,11 @@ from pydantic import Field
 from torch import Tensor
 
 from konsil.errors import ConfigError
+from konsil.ingredients.context import Means, MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.method import method
 from konsil.ingredients.personaliser import PersonalisedGlobal, Personaliser, personaliser
 from konsil.ingredients.proximal import step_with_pull
-from konsil.method import Means, MethodSettings, Trained, Upload, method
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Parts, Weights, mix
 
 
@@ -49,12 +50,15 @@ class PFedMePersonaliser(Personaliser):
                 "which sends theta away from w in ever larger steps; lower one of them"
             )
 
-    def networks(self) -> dict[str, Trained]:
+    def networks(self) -> dict[str, TrainedNetwork]:
         """w, and theta with an optimiser that forgets."""
         network, s = self.context.network, self.settings
-        return {self.part: Trained(network), "theta": Trained(network, "reset", s.inner_lr)}
+        return {
+            self.part: TrainedNetwork(network),
+            "theta": TrainedNetwork(network, "reset", s.inner_lr),
+        }
 
-    def passes(self) -> float:
+    def work(self) -> float:
         """The inner steps; the step of w needs no pass."""
         return float(self.settings.inner_steps)
 
@@ -70,11 +74,11 @@ class PFedMePersonaliser(Personaliser):
 
     def see(self, x: Tensor, y: Tensor) -> None:
         """Lines 7-8: theta towards the proximal point of this batch, then w towards theta."""
-        w, lambda_ = self.w.values, self.settings.lambda_
+        w, lambda_ = self.w.parameters, self.settings.lambda_
         for _ in range(self.settings.inner_steps):
             loss = self.site.task.loss(self.theta(x), y)
             step_with_pull(self.theta, loss, lambda_, w, "coupled")
-        self.w.slope.add_(w - self.theta.values, alpha=lambda_)
+        self.w.grad.add_(w - self.theta.parameters, alpha=lambda_)
         self.w.apply()
 
     def end(self, upload: Upload) -> None:

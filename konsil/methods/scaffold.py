@@ -24,10 +24,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from konsil.ingredients.context import Means, MethodSettings, Upload
+from konsil.ingredients.learner import Learner
+from konsil.ingredients.method import Method, method
 from konsil.ingredients.server_optimizer import partial_step, trainable_part
-from konsil.learner import Learner
-from konsil.method import Means, Method, MethodSettings, Upload, method
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Parts, Weights, mix
 
 
@@ -56,7 +57,7 @@ class Scaffold(Method):
         c_k = site.private.get("control", Weights.zeros(c.layout))  # zero for newcomers
         y = site.learner("global", shared["global"])
         train = by_gradient if self.settings.correction == "gradient" else by_direction
-        new = Weights(c.layout, train(site, y, y.here(c - c_k)).cpu())
+        new = Weights(c.layout, train(site, y, (c - c_k).trainable.to(y.device)).cpu())
         site.private["control"] = c_k if self.settings.freeze_controls else new
         upload = Upload().add("global", y.weights(), weight=site.images)
         return upload.add("control", site.private["control"] - c_k, weight=site.images)
@@ -71,11 +72,11 @@ class Scaffold(Method):
 
 def by_gradient(site: Site, y: Learner, correction: Tensor) -> Tensor:
     """Steps of the optimiser along g + correction; c_k+ is the mean of the raw g."""
-    total, steps = torch.zeros_like(y.values), 0
+    total, steps = torch.zeros_like(y.parameters), 0
     for images, target in site.batches():
         y.accumulate(site.task.loss(y(images), target))
-        total.add_(y.slope)
-        y.slope.add_(correction)
+        total.add_(y.grad)
+        y.grad.add_(correction)
         y.apply()
         steps += 1
     return total / steps
@@ -83,9 +84,9 @@ def by_gradient(site: Site, y: Learner, correction: Tensor) -> Tensor:
 
 def by_direction(site: Site, y: Learner, correction: Tensor) -> Tensor:
     """Steps of the optimiser along g, each corrected; c_k+ by option II, with the real M."""
-    x, steps = y.values.clone(), 0
+    x, steps = y.parameters.clone(), 0
     for images, target in site.batches():
         y.step(site.task.loss(y(images), target))
-        y.values.sub_(correction, alpha=y.lr)
+        y.parameters.sub_(correction, alpha=y.lr)
         steps += 1
-    return (x - y.values) / (steps * y.lr) - correction
+    return (x - y.parameters) / (steps * y.lr) - correction

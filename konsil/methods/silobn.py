@@ -4,8 +4,8 @@ Scale and shift are shared: each site normalises by its own images, and all lear
 the normalised ones. On a network without running statistics it is FedAvg.
 """
 
+from konsil.ingredients.method import method
 from konsil.ingredients.partition import Names, OwnNorm, norm_statistics
-from konsil.method import method
 from konsil.weights import Layout
 
 

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 
 from konsil.errors import ConfigError, StateError
 from konsil.networks.features import features
@@ -21,7 +20,7 @@ from konsil.networks.small import small
 from konsil.networks.unet import ClassicUNet, bottleneck, residual_unet
 from konsil.networks.vgg import vgg11, vgg11_pooled
 
-__all__ = ["Network", "NetworkSpec", "PerImageNorm", "build_network", "check_spec", "head_module"]
+__all__ = ["Network", "NetworkSpec", "PerImageNorm", "build_network", "check_spec"]
 
 
 @dataclass(frozen=True)
@@ -121,17 +120,6 @@ def build_network(spec: NetworkSpec) -> Network:
     if spec.width is not None:
         options["width"] = spec.width
     return Network(kind.build(spec.in_channels, spec.outputs, **options), spec.normalise)
-
-
-def head_module(net: nn.Module) -> str:
-    """The dotted name of the head: the last convolution or linear layer in definition order.
-
-    Found by the module's type, because names differ between networks.
-    """
-    layers = [name for name, m in net.named_modules() if isinstance(m, _ConvNd | nn.Linear)]
-    if not layers:
-        raise ConfigError(f"{type(net).__name__} has no convolution and no linear layer as head")
-    return layers[-1]
 
 
 def check_spec(spec: NetworkSpec) -> None:

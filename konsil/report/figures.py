@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 
 from konsil.data import test_images
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, read_results
-from konsil.plan import Job, Plan
+from konsil.federation.plan import Job, Plan
+from konsil.report.answers import Panel, answers_on, at_quantiles, median_scores, score_of
 from konsil.report.curves import curves_of, draw_curves
 from konsil.report.lambdas import draw_lambdas, lambdas_of
-from konsil.report.opinions import Panel, at_quantiles, median_scores, opinions_on, score_of
 from konsil.report.predictions import PictureRow, draw_predictions, picture_rows
 from konsil.report.series import estimates_of
 from konsil.report.sites import draw_sites
@@ -99,6 +99,6 @@ def _rows_of_site(
     chosen = []
     for labels, quantiles in (([site], [TYPICAL]), ([f"{q:.0%}" for q in SPREAD], SPREAD)):
         index = at_quantiles(scores, quantiles)
-        opinions = opinions_on(panels, site, images, index)
+        opinions = answers_on(panels, site, images, index)
         chosen.append(picture_rows(labels[: len(index)], images, index, opinions))
     return chosen[0], chosen[1]

@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from konsil.report.style import FURTHER_COLOURS, new_figure
+from konsil.colours import FURTHER_COLOURS
+from konsil.report.style import new_figure
 
 LAMBDA = "lambda_prime"
 Paths = dict[str, dict[str, dict[int, list[float]]]]  # method -> site -> round -> all seeds

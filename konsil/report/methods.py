@@ -19,7 +19,8 @@ from rich.text import Text
 
 from konsil.config import MethodConfig, TaskConfig, TrainingConfig
 from konsil.errors import ConfigError
-from konsil.method import Context, Method, all_methods, make_method, method_class
+from konsil.ingredients.context import Context
+from konsil.ingredients.method import METHODS, Method, make_method, method_class
 from konsil.networks import NetworkSpec
 from konsil.tasks import make_task
 from konsil.weights import Weights
@@ -70,7 +71,7 @@ class Facts:
 
 def print_methods(console: Console, name: str | None = None, as_json: bool = False) -> None:
     """All methods, or one in full; as text, or as JSON."""
-    chosen = all_methods() if name is None else {name: method_class(MethodConfig(name=name))}
+    chosen = METHODS.all() if name is None else {name: method_class(MethodConfig(name=name))}
     with console.status("asking the methods"):
         facts = [facts_of(cls) for cls in chosen.values()]
     if as_json:
@@ -131,7 +132,7 @@ def facts_of(cls: type[Method]) -> Facts:
     except ConfigError as error:  # a method need not fit this federation, or have all defaults
         return Facts(**known | {"remarks": [*known["remarks"], str(error)]})
     gets, sends = (None, None) if cls.pooled else traffic(method)
-    return Facts(**known, gets=gets, sends=sends, work=method.passes())
+    return Facts(**known, gets=gets, sends=sends, work=method.work())
 
 
 def traffic(method: Method) -> tuple[float, float]:

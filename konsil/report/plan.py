@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from konsil.method import Method
-from konsil.plan import Plan
+from konsil.federation.plan import Plan
+from konsil.ingredients.method import Method
 
 SPLITS = ("train", "val", "test")
 

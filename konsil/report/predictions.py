@@ -16,12 +16,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from konsil.colours import STRUCTURE_COLOURS
 from konsil.data import Images
-from konsil.report.opinions import Opinion
+from konsil.report.answers import Answered
 from konsil.report.style import (
     FAINT,
     RIGHT,
-    STRUCTURE_COLOURS,
     WIDTH,
     WRONG,
     new_figure,
@@ -41,18 +41,18 @@ class PictureRow:
     label: str
     image: np.ndarray  # [height, width] or [height, width, 3], 8 bits
     target: Tensor  # one image: masks [structures, height, width], or a class
-    opinions: list[Opinion]  # of this one image
+    opinions: list[Answered]  # of this one image
 
 
 def picture_rows(
-    labels: Sequence[str], images: Images, index: Sequence[int], opinions: Sequence[Opinion]
+    labels: Sequence[str], images: Images, index: Sequence[int], opinions: Sequence[Answered]
 ) -> list[PictureRow]:
     """Opinions on several images, taken apart into a row an image."""
     rows = []
     for place, (label, number) in enumerate(zip(labels, index, strict=True)):
         pixels = images.images[number].permute(1, 2, 0).numpy()
         single = [
-            Opinion(o.series, o.logits[place], None if o.asked is None else [o.asked[place]])
+            Answered(o.series, o.logits[place], None if o.asked is None else [o.asked[place]])
             for o in opinions
         ]
         rows.append(PictureRow(label, pixels.squeeze(), images.targets[number], single))
@@ -171,7 +171,7 @@ class _Canvas:
         )
 
 
-def _draw_outlines(place: _Place, row: PictureRow, opinion: Opinion | None, task: Task) -> None:
+def _draw_outlines(place: _Place, row: PictureRow, opinion: Answered | None, task: Task) -> None:
     """The image with outlines: the true ones, or a model's, with its score and who answered."""
     place.show(row.image)
     if opinion is None:
@@ -182,7 +182,7 @@ def _draw_outlines(place: _Place, row: PictureRow, opinion: Opinion | None, task
     place.below("\n".join([f"{float(score):.2f}", *_asked(opinion)]))
 
 
-def _asked(opinion: Opinion) -> list[str]:
+def _asked(opinion: Answered) -> list[str]:
     return [f"asked: {name}" for name in opinion.asked or []]
 
 
@@ -200,7 +200,7 @@ def _outline_keys(task: Task) -> list[Line2D]:
     return keys
 
 
-def _draw_class(place: _Place, row: PictureRow, opinion: Opinion | None, task: Task) -> None:
+def _draw_class(place: _Place, row: PictureRow, opinion: Answered | None, task: Task) -> None:
     """The image with its true class, or a model's probability as a bar: right or wrong."""
     true = int(row.target)
     if opinion is None:

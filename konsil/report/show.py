@@ -9,10 +9,10 @@ from rich.console import Console
 
 from konsil.errors import RunError
 from konsil.evaluation.results import Row, read_results
-from konsil.plan import Plan
+from konsil.federation.plan import Plan
+from konsil.federation.runner import RESULT_FILES, read_plan
+from konsil.federation.server import Record
 from konsil.report.tables import result_table, selector_lines
-from konsil.runner import RESULT_FILES, read_plan
-from konsil.server import Record
 
 
 def show_run(console: Console, folder: Path, split: str = "test", checkpoint: str = "best") -> None:

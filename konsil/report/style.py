@@ -13,7 +13,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from konsil.plan import Plan
+from konsil.colours import FIXED_COLOURS, FURTHER_COLOURS
+from konsil.federation.plan import Plan
 
 WIDTH = 9.0  # inches; 900 pixels and more
 DPI = 150
@@ -22,18 +23,7 @@ MOST_BYTES = 400_000
 GREYS = range(0, 256, 17)  # black to white
 INK, FAINT, GRID = "#222222", "#777777", "#E4E4E4"
 
-# Okabe and Ito's palette, which people with any colour vision can tell apart.
-FIXED_COLOURS = {
-    "centralized": "#000000",
-    "local": "#8C8C8C",
-    "fedavg": "#0072B2",
-    "fedsm": "#D55E00",
-    "fedsoup": "#009E73",
-}
-FURTHER_COLOURS = ("#CC79A7", "#56B4E9", "#E69F00", "#8C6D31", "#6A51A3", "#B8A800", "#7B3294")
 RIGHT, WRONG = "#0072B2", "#D55E00"
-# Bright enough for photographs; in the order of the task's structures.
-STRUCTURE_COLOURS = ("#00E5FF", "#FFE800", "#FF5CF4", "#7CFF4F", "#FFFFFF", "#FF9A3C")
 MARKERS = {"global": "o", "personal": "s", "super": "D", "local": "|", "centralized": "|"}
 DASHES: dict[str, Any] = {"personal": (0, (4, 1.5)), "super": (0, (1, 1))}
 

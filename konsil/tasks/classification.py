@@ -6,7 +6,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from konsil.tasks import Task
+from konsil.tasks.base import Task
 
 
 class Classification(Task):

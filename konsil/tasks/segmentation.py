@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from monai.losses.dice import DiceLoss
 from torch import Tensor
 
-from konsil.tasks import Task
+from konsil.tasks.base import Task
 
 
 class Segmentation(Task):

@@ -3,8 +3,8 @@ import torch
 from methods import toy
 from torch.nn import functional
 
-from konsil import site as site_module
 from konsil.data import augment, augment_light, training_data
+from konsil.ingredients import site as site_module
 
 
 def generator(seed=0):

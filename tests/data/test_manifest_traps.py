@@ -7,11 +7,11 @@ import pytest
 import SimpleITK as sitk
 
 from konsil import data
-from konsil.data.check import check_federation
 from konsil.data.manifest import plain_label, read_manifest
 from konsil.data.patterns import Pattern
 from konsil.data.recipe import digest
 from konsil.errors import ConfigError, DataError
+from konsil.prepare.check import check_federation
 
 
 def by_structure(build, site, count=4):

@@ -10,15 +10,15 @@ from konsil.config import Experiment
 from konsil.deploy.agreement import without_places
 from konsil.deploy.coordinator import coordinate
 from konsil.deploy.link import Answer
-from konsil.deploy.party import SiteParty
 from konsil.deploy.policy import Policy
-from konsil.messages import Failure
+from konsil.deploy.site_client import SiteClient
+from konsil.federation.messages import Failure
 
 
 class DirectLink:
     """Hands bytes over; keeps all that passed, for tests that look for what should not."""
 
-    def __init__(self, parties: Mapping[str, SiteParty]) -> None:
+    def __init__(self, parties: Mapping[str, SiteClient]) -> None:
         self.parties = dict(parties)
         self.passed: list[tuple[str, str, bytes]] = []
         self.gone: set[str] = set()
@@ -52,13 +52,13 @@ class DirectLink:
 
 def parties(
     experiment: Experiment, folder: Path, sites: list[str], policies: Mapping[str, Policy] = {}
-) -> dict[str, SiteParty]:
+) -> dict[str, SiteClient]:
     """One party a site; each opens its own part of the experiment's federation."""
     block = experiment.federation.model_dump(exclude_unset=True)
     source: dict[str, Any] = {k: v for k, v in block.items() if k in ("folder", "csv", "file")}
     source |= {k: v for k, v in block.items() if k == "synthetic"}
     return {
-        site: SiteParty(site, source, policies.get(site, Policy()), folder / "parties" / site)
+        site: SiteClient(site, source, policies.get(site, Policy()), folder / "parties" / site)
         for site in sites
     }
 

@@ -13,14 +13,14 @@ import pytest
 from konsil import __version__
 from konsil.data import open_federation
 from konsil.deploy.coordinator import coordinate, without_places
-from konsil.deploy.party import SiteParty
 from konsil.deploy.policy import Policy, fewest_in_a_mean, read_policy
+from konsil.deploy.site_client import SiteClient
 from konsil.errors import ConfigError, RoundFailed, RunError
-from konsil.messages import Reply
-from konsil.method import REGISTRY
-from konsil.plan import Plan
-from konsil.plugins import PREFIX
-from konsil.runner import Run
+from konsil.federation.messages import Reply
+from konsil.federation.plan import Plan
+from konsil.federation.runner import Run
+from konsil.ingredients.method import METHODS
+from konsil.registry import PREFIX
 
 SITES = ["north", "south"]
 
@@ -195,7 +195,7 @@ def test_nothing_of_a_broken_federation_file_leaves(experiment, tmp_path, broken
     study.mkdir()
     if BROKEN[broken] is not None:
         (study / "federation.yaml").write_text(BROKEN[broken])
-    party = SiteParty("north", {"file": str(study)}, Policy(), tmp_path / "state")
+    party = SiteClient("north", {"file": str(study)}, Policy(), tmp_path / "state")
     sent = {**without_places(experiment()), "federation": {"image_size": 32}}
     asked = {"experiment": sent, "version": __version__, "sites": SITES, "labels": ["disc"]}
     answer = party.answer(topic, json.dumps(asked).encode()).decode()
@@ -221,7 +221,7 @@ def test_a_server_does_not_say_where_a_site_keeps_its_images(experiment, tmp_pat
 
 def test_a_site_chooses_its_cache(experiment, squares, tmp_path):
     own = {"folder": str(squares), "cache": str(tmp_path / "mine")}
-    party = SiteParty("north", own, Policy(), tmp_path / "state")
+    party = SiteClient("north", own, Policy(), tmp_path / "state")
     mine = party.data.experiment(without_places(experiment()), [])
     assert mine.federation.cache == tmp_path / "mine"
 
@@ -230,7 +230,7 @@ def test_a_site_chooses_its_cache(experiment, squares, tmp_path):
 
 
 PLUGIN = """
-from konsil.method import method
+from konsil.ingredients.method import method
 from konsil.methods.fedavg import FedAvg
 
 @method("{name}", paper="nobody, 2024")
@@ -248,7 +248,7 @@ def plugins(tmp_path):
         (folder / f"{name}.py").write_text(PLUGIN.format(name=name))
     yield folder
     for name in ("wanted", "unwanted"):
-        REGISTRY.pop(name, None)
+        METHODS.remove(name)
     for module in [m for m in sys.modules if m.startswith(PREFIX)]:
         del sys.modules[module]
 
@@ -264,7 +264,7 @@ def test_a_site_runs_the_plans_plugins_and_no_other(experiment, plugins, tmp_pat
     )
     coordinate(without_places(e), SITES, link, tmp_path / "run", plugins=[wanted])
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"
-    assert "unwanted" not in REGISTRY
+    assert "unwanted" not in METHODS.all()
 
 
 @pytest.mark.parametrize("own", [[], ["unwanted.py"], ["gone.py"]])

@@ -8,7 +8,7 @@ import pytest
 from konsil.deploy.agreement import without_places
 from konsil.deploy.coordinator import AGAIN, PATIENCE, coordinate
 from konsil.errors import RoundFailed
-from konsil.runner import read_plan
+from konsil.federation.runner import read_plan
 
 SITES = ["north", "south"]
 
@@ -50,13 +50,13 @@ def test_a_run_that_goes_on_does_not_wait_for_a_site_that_is_away(experiment, tm
 def test_between_hospitals_states_survive_a_power_cut(experiment, tmp_path, monkeypatch):
     """Whatever the experiment says: every state is on the disk before its reply counts."""
     waited = []
-    usual = direct.SiteParty._request
+    usual = direct.SiteClient._request
 
     def note(self, payload):
         waited.append(next(iter(self._hosts.values())).plan.experiment.engine.durable)
         return usual(self, payload)
 
-    monkeypatch.setattr(direct.SiteParty, "_request", note)
+    monkeypatch.setattr(direct.SiteClient, "_request", note)
     direct.deploy(experiment(), tmp_path, SITES)
     assert waited
     assert all(waited)

@@ -4,7 +4,7 @@ import pytest
 
 from konsil.deploy import deadline
 from konsil.deploy.deadline import RoundClock
-from konsil.messages import Request
+from konsil.federation.messages import Request
 
 
 def question(number: int) -> Request:

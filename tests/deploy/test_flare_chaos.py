@@ -22,9 +22,9 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-import wards
+import deployments
+from deployments import Submitted, Ward, wait_for
 from federations import write_shades
-from wards import Submitted, Ward, wait_for
 
 from konsil.config import Experiment, check_experiment
 from konsil.deploy.admin import connect
@@ -124,16 +124,16 @@ def test_killed_at_random(pair, shades, tmp_path, record):
     chance = random.Random(5)
     begun = time.monotonic()
     calm = pair.submit(tiny(shades, pair.sites, 100), "calm")
-    wards.finish(calm, pair)
+    deployments.finish(calm, pair)
     record("undisturbed", "", "", 0.0, time.monotonic() - begun, "")
     runs, different = 0, []
     while runs < RUNS:
         e = tiny(shades, pair.sites, runs)
         run = pair.submit(e, f"killed-{time.monotonic_ns()}")
         struck = list(_struck(pair, run, len(calm.trail), chance))
-        wards.finish(run, pair)
-        alone = wards.in_process(e, tmp_path / run.folder.name)
-        equal = wards.what_counts(run.folder) == wards.what_counts(alone)
+        deployments.finish(run, pair)
+        alone = deployments.in_process(e, tmp_path / run.folder.name)
+        equal = deployments.what_counts(run.folder) == deployments.what_counts(alone)
         for strike in struck:
             waited = strike.went_on(run)
             record(strike.kind, strike.site, strike.at, strike.pause, waited, equal)
@@ -211,7 +211,7 @@ def test_a_site_stays_away_past_the_deadline(trio, shades, tmp_path, record):
     trio.start("south")
     before = sessions(run)
     waited = wait_for(lambda: sessions(run) > before or over(run), "south is back")
-    wards.finish(run, trio)
+    deployments.finish(run, trio)
     absences = run.absences(trio.sites)
     record("site back", "south", f"missed {absences}", 0.0, waited, "")
     assert list(absences) == ["south"]
@@ -219,7 +219,7 @@ def test_a_site_stays_away_past_the_deadline(trio, shades, tmp_path, record):
     simulated = tiny(
         shades, trio.sites, 200, rounds=5, server={"min_sites": 2, "absences": absences}
     )
-    wards.same_files(run.folder, wards.in_process(simulated, tmp_path / "alone"))
+    deployments.same_files(run.folder, deployments.in_process(simulated, tmp_path / "alone"))
 
 
 # --- the link -------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def cut_for(ward: Ward, seconds: float) -> None:
 
 
 def south_has(ward: Ward, event: str, job: str, number: int) -> bool:
-    trail = wards.read_trail(ward.state("south") / "audit.jsonl")
+    trail = deployments.read_trail(ward.state("south") / "audit.jsonl")
     wanted = {"event": event, "round": number, "job": job, "kind": "round"}
     return any(wanted.items() <= line.items() for line in trail)
 
@@ -271,9 +271,9 @@ def test_a_cut_and_throttled_link(pair, shades, tmp_path, record):
     link.mend()
     waited = wait_for(lambda: run.has("site_done", round=4, site="south"), "south")
     record("link cut", "south", "computing", 0.0, waited, "")
-    wards.finish(run, pair)
+    deployments.finish(run, pair)
     assert link.cuts >= 3
-    wards.same_files(run.folder, wards.in_process(e, tmp_path / "alone"))
+    deployments.same_files(run.folder, deployments.in_process(e, tmp_path / "alone"))
 
 
 def test_a_late_answer_is_dropped_and_logged(pair, shades, tmp_path, record):
@@ -288,7 +288,7 @@ def test_a_late_answer_is_dropped_and_logged(pair, shades, tmp_path, record):
     assert not run.has("site_done", site="south")
     wait_for(lambda: run.has("site_missing", round=1, site="south"), "a round without south")
     link.rate_up = None
-    wards.finish(run, pair)
+    deployments.finish(run, pair)
     dropped = "an answer of south that nobody waits for was dropped"
     with connect(pair.kits[ADMIN]) as admin:
         wait_for(lambda: admin.status("late").over, "the session's log")
@@ -301,7 +301,7 @@ def test_a_late_answer_is_dropped_and_logged(pair, shades, tmp_path, record):
     assert len(absences["south"]) < 4
     server = {"min_sites": 1, "absences": absences}
     simulated = tiny(shades, pair.sites, 302, rounds=4, server=server)
-    wards.same_files(run.folder, wards.in_process(simulated, tmp_path / "alone"))
+    deployments.same_files(run.folder, deployments.in_process(simulated, tmp_path / "alone"))
 
 
 def test_a_changed_byte_on_the_wire(pair, shades, tmp_path, record):
@@ -312,10 +312,10 @@ def test_a_changed_byte_on_the_wire(pair, shades, tmp_path, record):
     in_round(run, 2)
     link.spoil = True
     begun = time.monotonic()
-    wards.finish(run, pair)
+    deployments.finish(run, pair)
     assert not link.spoil
     record("a byte changed", "south", "round 2", 0.0, time.monotonic() - begun, "")
-    wards.same_files(run.folder, wards.in_process(e, tmp_path / "alone"))
+    deployments.same_files(run.folder, deployments.in_process(e, tmp_path / "alone"))
 
 
 # --- a full disk ----------------------------------------------------------------------------------
@@ -363,5 +363,5 @@ def test_a_full_disk_at_a_site(shades, tmp_path, record):
         before = sessions(run)
         waited = wait_for(lambda: sessions(run) > before, "going on")
         record("disk full", "south", doing(run), 0.0, waited, "")
-        wards.finish(run, ward)
-        wards.same_files(run.folder, wards.in_process(e, tmp_path / "alone"))
+        deployments.finish(run, ward)
+        deployments.same_files(run.folder, deployments.in_process(e, tmp_path / "alone"))

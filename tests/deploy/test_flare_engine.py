@@ -12,11 +12,11 @@ pytest.importorskip("nvflare")
 
 from konsil.deploy.admin import Admin, Status, connect
 from konsil.deploy.deployment import ADMIN, SERVER
+from konsil.deploy.flare.job import RunOrder, run_of, site_app, write_job
+from konsil.deploy.flare.site import OnlyOurs
 from konsil.deploy.kit import Kit
 from konsil.deploy.local import Local
 from konsil.deploy.processes import alone_in
-from konsil.engines.flare.job import RunOrder, run_of, site_app, write_job
-from konsil.engines.flare.site import OnlyOurs
 from konsil.errors import ConfigError, RunError
 
 ECHO = Path(__file__).parent / "echo"

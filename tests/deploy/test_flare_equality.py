@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-import wards
+import deployments
 from federations import write_shades, write_squares
 
 from konsil.config import Experiment, check_experiment
 from konsil.data import open_federation
 from konsil.deploy.local import deploy_local
-from konsil.plan import Plan
+from konsil.federation.plan import Plan
 
 SITES = ["east", "north", "south"]
 ROUNDS = 3
@@ -56,32 +56,32 @@ def test_the_same_bits_and_nothing_that_should_not_leave(patients, tmp_path):
     e = tiny(patients, ["fedsm"], "classification", {"name": "small"})
     said: list[str] = []
     deploy_local(e, tmp_path / "deployed", said.append)
-    alone = wards.in_process(e, tmp_path / "alone")
-    wards.same_files(tmp_path / "deployed", alone)
+    alone = deployments.in_process(e, tmp_path / "alone")
+    deployments.same_files(tmp_path / "deployed", alone)
     assert (tmp_path / "deployed/fedsm/seed0/supermodel/model.json").exists()
 
     server = tmp_path / "deployed" / ".deploy" / "server"
-    looked_at = [*wards.contents(server), *without_sites(tmp_path / "deployed")]
+    looked_at = [*deployments.contents(server), *without_sites(tmp_path / "deployed")]
     assert {"log.txt", "events.jsonl", "audit.jsonl", "plan.yaml"} <= {
         Path(name).name for name, _ in looked_at
     }
     leaks = [name for name, data in looked_at for s in SECRETS if s in data]
     assert leaks == []
     assert not [line for line in said for s in SECRETS if s.decode() in line]
-    site_logs = b"".join(data for _, data in wards.contents(server.parent / "south"))
+    site_logs = b"".join(data for _, data in deployments.contents(server.parent / "south"))
     assert b"Klinikum" in site_logs  # the search finds what is there
 
     [run] = (server / "runs").iterdir()
-    trails_agree(wards.Submitted(run), server.parent)
-    as_planned(wards.Submitted(run), Plan.of(e, open_federation(e.federation, e.task)))
+    trails_agree(deployments.Submitted(run), server.parent)
+    as_planned(deployments.Submitted(run), Plan.of(e, open_federation(e.federation, e.task)))
 
 
 def without_sites(folder: Path) -> list[tuple[str, bytes]]:
     """What `fetch` brought to the admin."""
-    return [(n, d) for n, d in wards.contents(folder) if "/.deploy/" not in n]
+    return [(n, d) for n, d in deployments.contents(folder) if "/.deploy/" not in n]
 
 
-def trails_agree(run: wards.Submitted, base: Path) -> None:
+def trails_agree(run: deployments.Submitted, base: Path) -> None:
     """What one side says that it sent is what the other side says that it received, by hash."""
     ours = {e["event"]: set() for e in run.trail}
     for event in run.trail:
@@ -90,14 +90,14 @@ def trails_agree(run: wards.Submitted, base: Path) -> None:
         theirs = {
             line.get("sha256")
             for site in SITES
-            for line in wards.read_trail(base / site / "state" / "audit.jsonl")
+            for line in deployments.read_trail(base / site / "state" / "audit.jsonl")
             if line["event"] == other
         }
         assert len(theirs) > ROUNDS * len(SITES)
         assert ours[event] - {None} == theirs - {None}
 
 
-def as_planned(run: wards.Submitted, plan: Plan) -> None:
+def as_planned(run: deployments.Submitted, plan: Plan) -> None:
     """Bytes on the wire against the plan's count: within 3 %, each way."""
     method = plan.method(plan.jobs[0])
     initial = method.initial_parts()
@@ -115,4 +115,4 @@ def test_the_same_bits_with_other_methods(tmp_path):
     methods = ["fedavg", "fedsm-extra", {"name": "fedsoup", "start": 0.4}, "scaffold"]
     e = tiny(tmp_path / "squares", methods, "segmentation", {"name": "unet", "width": 2})
     deploy_local(e, tmp_path / "deployed", lambda _: None)
-    wards.same_files(tmp_path / "deployed", wards.in_process(e, tmp_path / "alone"))
+    deployments.same_files(tmp_path / "deployed", deployments.in_process(e, tmp_path / "alone"))

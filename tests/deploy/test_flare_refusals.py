@@ -6,16 +6,16 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-import wards
+import deployments
+from deployments import Ward, wait_for
 from federations import write_shades
-from wards import Ward, wait_for
 
 from konsil.config import check_experiment
 from konsil.deploy.admin import connect
 from konsil.deploy.agreement import without_places
 from konsil.deploy.deployment import ADMIN, SERVER
-from konsil.plan import Plan
-from konsil.runner import read_plan
+from konsil.federation.plan import Plan
+from konsil.federation.runner import read_plan
 
 pytestmark = pytest.mark.slow
 SITES = ["north", "south"]
@@ -63,7 +63,7 @@ def test_refused_in_words_on_both_sides(ward: Ward, tiny, method, topic, why):
     assert "south: refused: " in run.outcome.reason
     assert "north: " not in run.outcome.reason
     assert [s for s in ward.said if s.startswith(f"south: refused ({topic})") and why in s]
-    trail = wards.read_trail(ward.state("south") / "audit.jsonl")
+    trail = deployments.read_trail(ward.state("south") / "audit.jsonl")
     assert [e for e in trail if e["event"] == "refused" and why in e["reason"]]
     with connect(ward.kits[ADMIN]) as admin:
         wait_for(lambda: why in admin.status(run.folder.name, events=False).reason, "the reason")

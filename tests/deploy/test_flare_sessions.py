@@ -1,11 +1,10 @@
-"""When a session begins, and what follows it: the keeper's decisions, without FLARE."""
+"""When a session begins, and what follows it: the supervisor's decisions, without FLARE."""
 
 from __future__ import annotations
 
 import pytest
 
-from konsil.deploy.outcome import Outcome, forget
-from konsil.engines.flare.sessions import (
+from konsil.deploy.flare.sessions import (
     ABANDONED,
     ABORTED,
     PATIENCE,
@@ -18,6 +17,7 @@ from konsil.engines.flare.sessions import (
     may_begin,
     time_to_start,
 )
+from konsil.deploy.outcome import Outcome, forget
 
 ROSTER = ["north", "south"]
 DIED = "FINISHED:EXECUTION_EXCEPTION"

@@ -14,11 +14,11 @@ from federations import SIZE
 from konsil.config import check_experiment
 from konsil.deploy.coordinator import coordinate, without_places
 from konsil.deploy.guard import FILE
-from konsil.deploy.party import SiteParty
 from konsil.deploy.party_process import serve
 from konsil.deploy.policy import Policy
+from konsil.deploy.site_client import SiteClient
 from konsil.errors import RoundFailed
-from konsil.messages import Reply, Request
+from konsil.federation.messages import Reply, Request
 from konsil.weights import Weights
 
 SITES = ["north", "south"]
@@ -55,7 +55,7 @@ class Trained:
             assert stop_after < 10**6
 
     @property
-    def north(self) -> SiteParty:
+    def north(self) -> SiteClient:
         """As it is after a restart."""
         return direct.parties(self.experiment, self.folder, SITES)["north"]
 
@@ -92,7 +92,7 @@ def begun(squares, tmp_path_factory) -> Trained:
     return Trained(squares, tmp_path_factory.mktemp("begun"), "fedsm", stop_after=ROUNDS)
 
 
-def said(party: SiteParty, request: Request) -> str:
+def said(party: SiteClient, request: Request) -> str:
     """The refusal of a request."""
     answer = party.answer("request", request.to_bytes())
     assert answer[:1] == b"R", f"answered: {Reply.from_bytes(answer[1:]).facts}"
@@ -259,7 +259,7 @@ def states(trained: Trained) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.rglob("*.knsl")}
 
 
-def last_note(party: SiteParty) -> dict:
+def last_note(party: SiteClient) -> dict:
     return json.loads((party.state / "audit.jsonl").read_text().splitlines()[-1])
 
 
@@ -304,7 +304,7 @@ def test_only_the_plan_is_noted(begun):
 
 
 def test_a_message_is_refused_by_its_length(tmp_path):
-    party = SiteParty("north", {}, Policy(max_payload="10 KB"), tmp_path)
+    party = SiteClient("north", {}, Policy(max_payload="10 KB"), tmp_path)
     assert party.too_large("request", 10_000) == b""
     refusal = party.too_large("request", 10_001)
     assert (
@@ -318,7 +318,7 @@ def test_a_message_is_refused_by_its_length(tmp_path):
 def socket(tmp_path_factory, monkeypatch):
     """A site that answers with what it was asked, and takes no message above 10 KB."""
     folder = tmp_path_factory.mktemp("s")
-    party = SiteParty("north", {}, Policy(max_payload="10 KB"), folder / "state")
+    party = SiteClient("north", {}, Policy(max_payload="10 KB"), folder / "state")
     party.copied = []
 
     def answer(topic: str, payload: bytes) -> bytes:
@@ -338,7 +338,7 @@ def socket(tmp_path_factory, monkeypatch):
 
 
 def test_over_the_socket_a_long_message_is_refused_before_it_is_copied(socket):
-    executor = pytest.importorskip("konsil.engines.flare.executor")
+    executor = pytest.importorskip("konsil.deploy.flare.executor")
     refusal = executor.ask("request", bytes(5_000_000), lambda: False)
     assert refusal.startswith(b"Rrefused: message of 5,000,000 bytes: max_payload of this site's")
     assert socket.copied == []
@@ -349,7 +349,7 @@ def test_over_the_socket_a_long_message_is_refused_before_it_is_copied(socket):
 
 
 def test_over_the_socket_who_asks_and_leaves_holds_up_nobody(socket):
-    executor = pytest.importorskip("konsil.engines.flare.executor")
+    executor = pytest.importorskip("konsil.deploy.flare.executor")
     for words in ([], [b"open"], [b"open", b"3"]):
         with Client(executor.os.environ["KONSIL_PARTY"], family="AF_UNIX") as gone:
             for word in words:

@@ -20,13 +20,13 @@ from konsil.deploy.agreement import without_places
 from konsil.deploy.coordinator import coordinate
 from konsil.deploy.policy import Policy
 from konsil.errors import KonsilError, RoundFailed, StateError
-from konsil.evaluation.protocol import Examiner
 from konsil.evaluation.results import Row
-from konsil.messages import Failure, Reply, Request
-from konsil.plan import Plan
-from konsil.runner import Run, read_plan
-from konsil.server import Server
-from konsil.storage import MAGIC, PREFIX
+from konsil.federation.examiner import Examiner
+from konsil.federation.messages import Failure, Reply, Request
+from konsil.federation.plan import Plan
+from konsil.federation.runner import Run, read_plan
+from konsil.federation.server import Server
+from konsil.federation.storage import MAGIC, PREFIX
 from konsil.weights import Layout, Weights
 
 SITES = ["north", "south"]

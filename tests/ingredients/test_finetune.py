@@ -5,9 +5,9 @@ from methods import layered, toy
 from torch import nn
 
 from konsil.data import TrainingData
+from konsil.ingredients.context import TrainedNetwork
 from konsil.ingredients.finetune import at_the_finish, fine_tune
-from konsil.method import Trained
-from konsil.site import Site
+from konsil.ingredients.site import Site
 from konsil.weights import Weights
 
 
@@ -15,7 +15,7 @@ def site_of(data: TrainingData, model=layered.network, only=None, policy="reset"
     """A site after the last round, with a learner `personal`."""
     linear = toy.Linear("fedavg", {"a": data}, model=model, rounds=1, training=training)
     network = linear.method.context.network
-    linear.bench.trained["personal"] = Trained(network, policy, only=only)
+    linear.networks.trained["personal"] = TrainedNetwork(network, policy, only=only)
     return linear, linear.site("a", 2, {})
 
 
@@ -61,7 +61,7 @@ def test_every_epoch_has_an_order_of_its_own():
     orders = {}
     for epochs in (2, 3):
         seen.clear()
-        site = Noted("a", 2, linear.bench, data, linear.states["a"], {})
+        site = Noted("a", 2, linear.networks, data, linear.states["a"], {})
         fine_tune(site, "personal", linear.weights(*layered.START), epochs)
         orders[epochs] = list(seen)
     list(site.batches())  # those of the round

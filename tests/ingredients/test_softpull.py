@@ -10,6 +10,7 @@ from torch import nn
 
 from konsil.data import TrainingData
 from konsil.errors import ConfigError
+from konsil.ingredients.site import Site
 from konsil.ingredients.softpull import (
     CANDIDATES,
     CORRELATION,
@@ -22,7 +23,6 @@ from konsil.ingredients.softpull import (
     shrunk,
     unit,
 )
-from konsil.site import Site
 from konsil.weights import Layout, Weights
 
 A = toy.points([[0, 255]], [1])

@@ -12,7 +12,7 @@ from methods import toy
 from torch import nn
 
 from konsil.data import TrainingData
-from konsil.plan import Plan
+from konsil.federation.plan import Plan
 from konsil.weights import Weights
 
 LR = 0.1
@@ -88,7 +88,7 @@ def check_rounds(
         for name in SITES:
             site = linear.site(name, number + 1, shared)
             linear.method.receive(site, shared)
-            answer = linear.method.opinions(site, shared)["personal"].flat.numpy()
+            answer = linear.method.answers(site, shared)["personal"].flat.numpy()
             np.testing.assert_allclose(answer, [*body, heads[name]], atol=1e-6)
     return shared
 

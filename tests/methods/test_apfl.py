@@ -37,7 +37,7 @@ def test_three_rounds_by_hand(alpha_lr):
         w = hand.mean(linear, local)
         np.testing.assert_allclose(shared["global"].flat.numpy(), w, atol=1e-5)
         for site in v:  # vbar with the mean that the site receives
-            opinion = linear.method.opinions(linear.site(site, number + 1, shared), shared)
+            opinion = linear.method.answers(linear.site(site, number + 1, shared), shared)
             expected = a[site] * v[site] + (1 - a[site]) * w
             np.testing.assert_allclose(opinion["personal"].flat.numpy(), expected, atol=1e-4)
     assert a["a"] != a["b"]
@@ -59,7 +59,7 @@ def test_an_absent_site_keeps_its_model_and_alpha():
     shared = linear.round(shared, 2, sites=["b"])
     assert alpha != 0.5
     assert linear.states["a"].notes["alpha"] == alpha
-    opinion = linear.method.opinions(linear.site("a", 3, shared), shared)["personal"]
+    opinion = linear.method.answers(linear.site("a", 3, shared), shared)["personal"]
     expected = alpha * before.flat + (1 - alpha) * shared["global"].flat  # with the newest mean
     torch.testing.assert_close(opinion.flat, expected)
 
@@ -77,10 +77,10 @@ def test_statistics_are_those_of_the_mixture():
     w, v = Weights.of(normed()), Weights.of(normed())
     linear.states["a"].private["personal"] = v
     shared = linear.round({"global": w})
-    vbar = 0.25 * v.moving + 0.75 * w.moving
+    vbar = 0.25 * v.trainable + 0.75 * w.trainable
     first, bias = vbar[:4].view(2, 2), vbar[4:6]
     hidden = data.train.images.float() / 255 @ first.T + bias
-    opinion = linear.method.opinions(linear.site("a", 2, shared), shared)["personal"]
+    opinion = linear.method.answers(linear.site("a", 2, shared), shared)["personal"]
     torch.testing.assert_close(opinion["1.running_mean"], 0.1 * hidden.mean(0))
     assert not torch.allclose(shared["global"]["1.running_mean"], opinion["1.running_mean"])
 
@@ -102,7 +102,7 @@ def test_alpha_0_is_fedavg(make_plan, tmp_path, norm):
     w = records["fedavg"].shared["global"]
     for site in plan.sites:
         personal = toy.state_of(plan, tmp_path, site, "apfl").last["personal"]
-        assert torch.equal(personal.moving, w.moving)
+        assert torch.equal(personal.trainable, w.trainable)
         assert personal.equals(w) == (norm == "instance")  # statistics stay the site's own
 
 

@@ -2,9 +2,10 @@ import numpy as np
 from methods import toy
 
 from konsil.data import training_data
-from konsil.method import all_methods
-from konsil.plan import POOLED_SITE
-from konsil.site import Site, SiteState, Workbench
+from konsil.federation.plan import POOLED_SITE
+from konsil.federation.state import SiteState
+from konsil.ingredients.method import METHODS
+from konsil.ingredients.site import Networks, Site
 
 
 def test_three_numbers_by_hand():
@@ -20,8 +21,8 @@ def test_it_trains_on_the_images_of_all_sites(make_plan, tmp_path):
     method = plan.method(plan.jobs[0])
     assert method.context.sites == (POOLED_SITE,)
     data = training_data(plan.data_folder, plan.members(POOLED_SITE))
-    bench = Workbench(method, plan.experiment.compute)
-    site = Site(POOLED_SITE, 1, bench, data, SiteState(), method.start())
+    networks = Networks(method.context, method.networks(), plan.experiment.compute)
+    site = Site(POOLED_SITE, 1, networks, data, SiteState(), method.start())
     assert site.images == sum(plan.images(s, "train") for s in plan.sites)
     assert sum(len(x) for x, _ in site.batches()) == site.images
 
@@ -31,11 +32,11 @@ def test_the_pooled_run_is_the_same_method_by_hand(make_plan, tmp_path):
     plan = make_plan(methods=["centralized"])
     record = toy.train(plan, tmp_path)
     method = plan.method(plan.jobs[0])
-    bench = Workbench(method, plan.experiment.compute)
+    networks = Networks(method.context, method.networks(), plan.experiment.compute)
     data, state = training_data(plan.data_folder, plan.sites), SiteState()
     shared = method.start()
     for number in (1, 2):
-        site = Site(POOLED_SITE, number, bench, data, state, shared)
+        site = Site(POOLED_SITE, number, networks, data, state, shared)
         upload = method.local(site, shared)
         site.finish_learners(upload)
         shared = dict(upload.parts)
@@ -43,4 +44,4 @@ def test_the_pooled_run_is_the_same_method_by_hand(make_plan, tmp_path):
 
 
 def test_only_the_yardstick_pools_images():
-    assert [name for name, cls in all_methods().items() if cls.pooled] == ["centralized"]
+    assert [name for name, cls in METHODS.all().items() if cls.pooled] == ["centralized"]

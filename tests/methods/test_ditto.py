@@ -70,4 +70,4 @@ def test_a_newcomer_begins_with_the_global_model():
     shared = linear.round({"global": linear.weights(*hand.START)}, 1, sites=["b"])
     site = linear.site("a", 2, shared)
     linear.method.receive(site, shared)
-    assert linear.method.opinions(site, shared)["personal"].equals(shared["global"])
+    assert linear.method.answers(site, shared)["personal"].equals(shared["global"])

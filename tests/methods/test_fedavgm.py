@@ -47,7 +47,7 @@ def test_statistics_take_the_mean_and_moments_stay_at_the_server(name):
     mean = fedavg.round({"global": start})["global"]
     for entry in ("0.running_mean", "0.running_var", "0.num_batches_tracked"):
         assert (mine["global"][entry] == mean[entry]).all()
-    assert not np.allclose(mine["global"].moving, mean.moving, atol=1e-4)
+    assert not np.allclose(mine["global"].trainable, mean.trainable, atol=1e-4)
     assert set(linear.method.sent("a", mine)) == {"global"}
     assert set(mine) == {"global", *moments}
     for moment in moments:

@@ -26,7 +26,7 @@ def test_rounds_and_fine_tuning_by_hand(finetune):
     for name in data:
         site = linear.site(name, 4, shared)
         linear.method.receive(site, shared)
-        answer = linear.method.opinions(site, shared)["personal"].flat.numpy()
+        answer = linear.method.answers(site, shared)["personal"].flat.numpy()
         start = np.array([*body, layered.START[2]])
         expected, epochs[name] = layered.tuned(start, data[name], moved, 4)
         np.testing.assert_allclose(answer, expected, atol=1e-6)

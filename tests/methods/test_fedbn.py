@@ -58,7 +58,7 @@ def test_three_rounds_by_hand(method, shared_names):
         for name in SITES:
             site = linear.site(name, number + 1, shared)
             linear.method.receive(site, shared)
-            answer = linear.method.opinions(site, shared)["personal"]
+            answer = linear.method.answers(site, shared)["personal"]
             expected = own[name] | {k: together[k] for k in shared_names}
             for k, entry in ENTRIES.items():
                 assert float(answer[entry]) == pytest.approx(expected[k], abs=1e-6), (number, k)

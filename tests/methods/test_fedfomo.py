@@ -137,7 +137,7 @@ def test_statistics_are_recomputed_after_a_mixture():
     linear.states["a"].private |= {"old": bad, "personal": bad}
     linear.method.receive(linear.site("a", 2, {"model.b": good}), {"model.b": good})
     mixed, x = linear.states["a"].private["personal"], data.train.images.float() / 255
-    assert torch.equal(mixed.moving, good.moving)
+    assert torch.equal(mixed.trainable, good.trainable)
     torch.testing.assert_close(mixed["0.running_mean"], x.mean(0))
 
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from methods import layered, toy
 
-from konsil.host import SiteHost
+from konsil.federation.site_worker import SiteWorker
 from konsil.weights import Weights
 
 
@@ -46,10 +46,10 @@ def test_fitting_the_head_leaves_the_body_alone(make_plan, tmp_path):
     plan = make_plan(
         methods=["fedrep"], network={"name": "unet", "width": 2, "norm": "batch"}, rounds=1
     )
-    host = SiteHost(plan, tmp_path)
+    host = SiteWorker(plan, tmp_path)
     request = toy.server(plan, tmp_path)._request("round", "north", 1, True)
     site = host._site(request, host._states(request).now())
-    method, shared = host._workbench(request).method, request.parts
+    method, shared = host._method, request.parts
     method.receive(site, shared)
     before = method.whole(site, shared)
     after = method.fit_head(site, before)
@@ -70,13 +70,13 @@ def test_the_head_is_not_moved_while_the_body_is_trained(make_plan, tmp_path):
 
 
 def test_work(make_plan):
-    def passes(epochs: int, **settings) -> float:
+    def work(epochs: int, **settings) -> float:
         plan = make_plan(
             methods=[{"name": "fedrep", **settings}],
             training={"batch_size": 3, "local_epochs": epochs},
         )
-        return plan.method(plan.jobs[0]).passes()
+        return plan.method(plan.jobs[0]).work()
 
-    assert passes(1) == pytest.approx(4 / 3)
-    assert passes(2, head_epochs=3) == pytest.approx(1.5)
-    assert passes(1, head="none") == 1
+    assert work(1) == pytest.approx(4 / 3)
+    assert work(2, head_epochs=3) == pytest.approx(1.5)
+    assert work(1, head="none") == 1

@@ -12,11 +12,11 @@ from torch.nn.functional import cross_entropy
 from konsil.config import TrainingConfig
 from konsil.data import Images, TrainingData
 from konsil.errors import ConfigError
+from konsil.ingredients.context import Context, broadcast
 from konsil.ingredients.softpull import softpull
-from konsil.method import Context, broadcast
 from konsil.methods.fedsm import FedSM, FedSMSettings
+from konsil.methods.selector import GRADIENT, SERVER_MOMENTS
 from konsil.networks import NetworkSpec
-from konsil.selector import GRADIENT, SERVER_MOMENTS
 from konsil.supermodel import Facts, SuperModel
 from konsil.weights import Layout, WeightedMean, Weights
 
@@ -245,7 +245,7 @@ def test_server_adam_is_adam_on_the_pooled_gradient():
     linear, shared = linear_fedsm(
         selector_optimizer="server_adam", training={"batch_size": 2, "optimizer": "adam"}
     )
-    layout = linear.bench.learner("selector").moments_layout
+    layout = linear.networks.learner("selector").moments_layout
     shared[SERVER_MOMENTS] = Weights.zeros(layout)
     assert SERVER_MOMENTS not in broadcast(shared)
     parameter = nn.Parameter(shared["selector"].flat.clone())
@@ -263,7 +263,7 @@ def test_server_adam_is_adam_on_the_pooled_gradient():
 
 def test_average_moments_are_averaged_like_the_weights_and_come_back():
     linear, shared = linear_fedsm(training={"optimizer": "adam"})
-    shared["selector.moments"] = Weights.zeros(linear.bench.learner("selector").moments_layout)
+    shared["selector.moments"] = Weights.zeros(linear.networks.learner("selector").moments_layout)
     uploads = linear.uploads(shared)
     merged = linear.method.merge(shared, toy.means(uploads))
     sent = [uploads[s].parts["selector.moments"]["exp_avg_sq"] for s in "ab"]
@@ -335,7 +335,7 @@ def selector_accuracy(optimizer: str, rounds: int = 40, lr: float = 1e-2) -> flo
     )
     model = Weights.zeros(Layout.of(linear.model()))
     shared = {"global": model, "personal": model, "selector": Weights.of(perceptron())}
-    moments = Weights.zeros(linear.bench.learner("selector").moments_layout)
+    moments = Weights.zeros(linear.networks.learner("selector").moments_layout)
     name = SERVER_MOMENTS if optimizer == "server_adam" else "selector.moments"
     shared[name] = moments
     for number in range(1, rounds + 1):

@@ -5,10 +5,11 @@ import pytest
 import torch
 from methods import hand, toy
 
-from konsil.engines.inprocess import InProcessEngine
+from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.server import Record
+from konsil.federation.state import SiteState
+from konsil.ingredients.site import Networks, Site
 from konsil.methods.fedsm_extra import TOLD, apart, frozen, losses_of
-from konsil.server import Record
-from konsil.site import Site, SiteState, Workbench
 from konsil.supermodel import SuperModel
 from konsil.weights import Weights
 
@@ -137,11 +138,12 @@ def test_a_label_is_the_model_of_the_smallest_loss(make_plan, tmp_path):
     record = toy.server(plan, tmp_path).record
     models = [record.shared["global"], *(record.shared[frozen(s)] for s in plan.sites)]
     host = InProcessEngine(plan, tmp_path).host
-    bench = Workbench(plan.method(plan.jobs[0]), plan.experiment.compute)
+    method = plan.method(plan.jobs[0])
+    networks = Networks(method.context, method.networks(), plan.experiment.compute)
     for name in plan.sites:
         notes = toy.state_of(plan, tmp_path, name).notes
         data = host.training_data(name)
-        site = Site(name, ROUNDS, bench, data, SiteState(), {})
+        site = Site(name, ROUNDS, networks, data, SiteState(), {})
         for split, images in (("train", data.train), ("validation", data.val)):
             assert len(notes[f"labels.{split}"]) == len(images)
             for i, label in enumerate(notes[f"labels.{split}"]):
@@ -224,7 +226,7 @@ def test_specialists_are_frozen_with_the_statistics_they_run_with(
     record = toy.train(plan, tmp_path)
     north, south = (record.shared[frozen(site)] for site in plan.sites)
     if personaliser == "softpull":
-        assert torch.equal(north.moving, south.moving)
+        assert torch.equal(north.trainable, south.trainable)
     statistics = north.layout.statistics
     assert not torch.equal(north.flat[statistics], south.flat[statistics])
     for site, model in zip(plan.sites, (north, south), strict=True):

@@ -4,11 +4,11 @@ import pytest
 from methods import toy
 
 from konsil.errors import ConfigError
+from konsil.ingredients.method import METHODS
 from konsil.ingredients.personaliser import PERSONALISERS
-from konsil.method import all_methods
 from konsil.weights import Weights
 
-all_methods()
+METHODS.all()
 NAMES = sorted(PERSONALISERS)
 
 

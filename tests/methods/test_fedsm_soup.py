@@ -48,7 +48,7 @@ def test_soups_of_all_by_hand():
         soup = site.private["soup"].flat.numpy()
         assert site.notes["soup_size"] == 2
         np.testing.assert_allclose(soup, np.mean(specialists[name], axis=0), atol=1e-6)
-        assert linear.method.opinions(site, shared)["personal"] is site.private["soup"]
+        assert linear.method.answers(site, shared)["personal"] is site.private["soup"]
     assert shared["global"].equals(shared["server.soup"])
 
 

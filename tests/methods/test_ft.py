@@ -15,7 +15,7 @@ def test_rounds_and_fine_tuning_by_hand():
     shared, w = {"global": linear.weights(*layered.START)}, np.array(layered.START)
     for number in (1, 2):
         for name in DATA:  # nobody has a model of its own before the end
-            assert set(linear.method.opinions(linear.site(name, number, shared), shared)) == {
+            assert set(linear.method.answers(linear.site(name, number, shared), shared)) == {
                 "global"
             }
         shared = linear.round(shared, number)
@@ -25,7 +25,7 @@ def test_rounds_and_fine_tuning_by_hand():
     for name in DATA:
         site = linear.site(name, 3, shared)
         linear.method.receive(site, shared)
-        answers = linear.method.opinions(site, shared)
+        answers = linear.method.answers(site, shared)
         expected, epochs[name] = layered.tuned(w, DATA[name], ALL, 4)
         np.testing.assert_allclose(answers["personal"].flat.numpy(), expected, atol=1e-6)
         assert answers["global"].equals(shared["global"])
@@ -97,7 +97,7 @@ def test_it_has_a_learning_rate_of_its_own():
         shared = {"global": linear.weights(*layered.START)}
         site = linear.site("a", 2, shared)
         linear.method.receive(site, shared)
-        ways.append(linear.method.opinions(site, shared)["personal"].flat - shared["global"].flat)
+        ways.append(linear.method.answers(site, shared)["personal"].flat - shared["global"].flat)
     assert float(ways[0].norm()) > 0.01
     torch.testing.assert_close(ways[1], ways[0] / 10, atol=1e-6, rtol=1e-4)
 
@@ -114,7 +114,7 @@ def test_the_optimiser_is_fresh():
     moments = linear.states["a"].private["global.moments"].clone()
     site = linear.site("a", 3, shared)
     linear.method.receive(site, shared)
-    way = linear.method.opinions(site, shared)["personal"].flat - shared["global"].flat
+    way = linear.method.answers(site, shared)["personal"].flat - shared["global"].flat
     np.testing.assert_allclose(np.abs(way.numpy()), 0.01, rtol=1e-4)
     assert linear.states["a"].private["global.moments"].equals(moments)
 
@@ -123,4 +123,4 @@ def test_fedsm_can_have_it():
     linear = toy.Linear("ft", layered.SITES, model=layered.network)
     made = make_personaliser({"name": "ft", "epochs": 2}, linear.method.context, "here")
     assert type(made) is PERSONALISERS["ft"]
-    assert (made.settings.epochs, made.passes()) == (2, 0)
+    assert (made.settings.epochs, made.work()) == (2, 0)

@@ -4,9 +4,9 @@ import numpy as np
 from methods import toy
 
 from konsil.data import training_data
-from konsil.engines.inprocess import InProcessEngine
-from konsil.messages import Request
-from konsil.plan import POOLED_SITE
+from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.messages import Request
+from konsil.federation.plan import POOLED_SITE
 
 A = toy.points([[0, 255]], [1])
 B = toy.points([[255, 0]], [0])

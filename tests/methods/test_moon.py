@@ -134,9 +134,9 @@ def test_the_other_models_are_frozen():
     for number in (1, 2):
         before = {s: linear.states[s].private.get("previous") for s in linear.data}
         merged = linear.round(shared, number)
-        assert linear.bench.frozen("global").weights().equals(shared["global"])
+        assert linear.networks.frozen("global").weights().equals(shared["global"])
         last = list(linear.data)[-1]
-        asked = linear.bench.frozen("previous").weights()
+        asked = linear.networks.frozen("previous").weights()
         assert asked.equals(shared["global"] if number == 1 else before[last])
         shared = merged
 
@@ -149,12 +149,12 @@ def test_a_site_that_was_away_goes_on_from_its_own_last_model():
     shared = linear.round(shared, 2, ["a"])
     assert linear.states["b"].private["previous"].equals(kept)
     linear.round(shared, 3)
-    assert linear.bench.frozen("previous").weights().equals(kept)  # b was the last to ask
+    assert linear.networks.frozen("previous").weights().equals(kept)  # b was the last to ask
 
 
 def test_work():
-    assert federation().method.passes() == pytest.approx(5 / 3)
-    assert federation(mu=0).method.passes() == 1
+    assert federation().method.work() == pytest.approx(5 / 3)
+    assert federation(mu=0).method.work() == 1
 
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])
@@ -184,5 +184,5 @@ def test_statistics_that_stay_at_the_site(make_plan, tmp_path):
         kept[site] = toy.state_of(plan, tmp_path, site).private["global.statistics"]
     server._round(2)
     last = plan.sites[-1]
-    asked = server.engine.host._bench.frozen("global").weights()
+    asked = server.engine.host._networks.frozen("global").weights()
     assert asked.equals(global_model.with_statistics_of(kept[last]))

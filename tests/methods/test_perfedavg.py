@@ -60,14 +60,14 @@ def test_a_site_answers_with_the_mean_after_steps_on_training_images(steps):
     linear = federation("first_order", adapt_steps=steps)
     shared = {"global": linear.weights(*hand.START)}
     site = linear.site("a", 1, shared)
-    opinions = linear.method.opinions(site, shared)
+    opinions = linear.method.answers(site, shared)
     expected = np.array(hand.START)
     for x, y in list(site.batches("adapt", epochs=5))[:steps]:
         batch = hand.with_ones(x.double().numpy()), y.double().numpy()[:, 0]
         expected = expected - ALPHA * hand.gradient(expected, batch)
     np.testing.assert_allclose(opinions["personal"].flat.numpy(), expected, atol=1e-5)
     assert opinions["global"].flat.tolist() == shared["global"].flat.tolist()
-    assert linear.method.opinions(site, shared)["personal"].equals(opinions["personal"])
+    assert linear.method.answers(site, shared)["personal"].equals(opinions["personal"])
 
 
 def test_adaptation_sees_no_validation_image():
@@ -77,7 +77,7 @@ def test_adaptation_sees_no_validation_image():
         train, other = linear.data["a"].train, toy.points([[255, 0]], val).val
         linear.data["a"] = type(linear.data["a"])(train, other)
         shared = {"global": linear.weights(0.0, 0.0, 0.0)}
-        ends.append(linear.method.opinions(linear.site("a", 1, shared), shared)["personal"])
+        ends.append(linear.method.answers(linear.site("a", 1, shared), shared)["personal"])
     assert ends[0].equals(ends[1])
     assert ends[0].flat.tolist() == pytest.approx([0.02, 0, 0.02])
 

@@ -53,11 +53,11 @@ def test_a_site_answers_with_theta_and_before_any_training_with_the_mean():
     linear = federation()
     shared = {"global": linear.weights(*hand.START)}
     site = linear.site("a", 1, shared)
-    assert linear.method.opinions(site, shared)["personal"].equals(shared["global"])
+    assert linear.method.answers(site, shared)["personal"].equals(shared["global"])
     shared = linear.round(shared, 1)
     theta = linear.states["a"].private["theta"]
     shared = linear.round(shared, 2, sites=["b"])  # a is absent and keeps its own
-    opinions = linear.method.opinions(linear.site("a", 3, shared), shared)
+    opinions = linear.method.answers(linear.site("a", 3, shared), shared)
     assert opinions["personal"].equals(theta)
     assert opinions["global"].equals(shared["global"])
 
@@ -126,7 +126,7 @@ def test_lambda_0_leaves_w_and_theta_is_fedavgs_local_model(make_plan, tmp_path,
     initial = servers["pfedme"].record.shared["global"]
     for server in servers.values():
         server._round(1)
-    assert torch.equal(servers["pfedme"].record.shared["global"].moving, initial.moving)
+    assert torch.equal(servers["pfedme"].record.shared["global"].trainable, initial.trainable)
     for site in plan.sites:
         local = toy.state_of(plan, tmp_path, site, "fedavg").upload["global"]
         assert toy.state_of(plan, tmp_path, site, "pfedme").private["theta"].equals(local)

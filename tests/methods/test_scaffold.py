@@ -158,8 +158,8 @@ def test_only_trainable_values_have_a_control():
     assert all(e.kind == "trainable" for e in control.layout.entries)
     for name in ("0.running_mean", "0.running_var", "0.num_batches_tracked"):
         assert (model[name] == means["fedavg"]["global"][name]).all()
-    half = (start.moving + means["fedavg"]["global"].moving) / 2
-    np.testing.assert_allclose(model.moving, half, atol=1e-6)
+    half = (start.trainable + means["fedavg"]["global"].trainable) / 2
+    np.testing.assert_allclose(model.trainable, half, atol=1e-6)
 
 
 def test_controls_of_a_real_network_leave_statistics_out(make_plan):

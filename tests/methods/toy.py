@@ -20,16 +20,18 @@ from torch import Tensor, nn
 
 from konsil.config import ComputeConfig, MethodConfig, TrainingConfig, check_experiment
 from konsil.data import Images, TrainingData, open_federation
-from konsil.engines.inprocess import InProcessEngine
-from konsil.host import site_folder
-from konsil.learner import Learner
-from konsil.messages import Failure, Reply, Request
-from konsil.method import Context, Means, Method, Upload, make_method
+from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.messages import Failure, Reply, Request
+from konsil.federation.plan import Plan
+from konsil.federation.runner import Run
+from konsil.federation.server import Record, Server
+from konsil.federation.site_worker import site_folder
+from konsil.federation.state import SiteState
+from konsil.ingredients.context import Context, Means, Upload
+from konsil.ingredients.learner import Learner
+from konsil.ingredients.method import Method, make_method
+from konsil.ingredients.site import Networks, Site
 from konsil.networks import NetworkSpec
-from konsil.plan import Plan
-from konsil.runner import Run
-from konsil.server import Record, Server
-from konsil.site import Site, SiteState, Workbench
 from konsil.tasks import Task
 from konsil.weights import BoundNetwork, Layout, WeightedMean, Weights
 
@@ -58,17 +60,17 @@ class Regression(Task):
         return {"score": 1 - (logits - y).square().mean(1).double()}
 
 
-class LinearBench(Workbench):
-    """A workbench whose networks are given instead of built from a specification."""
+class LinearNetworks(Networks):
+    """Networks that are given instead of built from a specification."""
 
     def __init__(self, method: Method, build: Callable[[str], nn.Module]) -> None:
-        super().__init__(method, ComputeConfig())
+        super().__init__(method.context, method.networks(), ComputeConfig())
         self.build = build
 
     def learner(self, name: str) -> Learner:
         if name not in self._learners:
             bound, trained = BoundNetwork(self.build(name)), self.trained[name]
-            training = self.method.context.training
+            training = self.context.training
             self._learners[name] = Learner(bound, training, trained.lr, trained.only)
         return self._learners[name]
 
@@ -125,7 +127,7 @@ class Linear:
         )
         self.method = make_method(MethodConfig(name=method, **settings), context)
         self.selector = selector or (lambda: nn.Linear(self.features, len(data)))
-        self.bench = LinearBench(self.method, self._build)
+        self.networks = LinearNetworks(self.method, self._build)
         self.states = {name: SiteState() for name in data}
 
     def _build(self, name: str) -> nn.Module:
@@ -136,7 +138,7 @@ class Linear:
         return Weights(Layout.of(self.model()), torch.tensor(values, dtype=torch.float32))
 
     def site(self, name: str, round: int, shared: dict[str, Weights]) -> Site:
-        return Site(name, round, self.bench, self.data[name], self.states[name], shared)
+        return Site(name, round, self.networks, self.data[name], self.states[name], shared)
 
     def uploads(
         self, shared: dict[str, Weights], round: int = 1, sites: Sequence[str] | None = None

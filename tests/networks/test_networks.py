@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from konsil.errors import ConfigError, StateError
-from konsil.networks import NetworkSpec, PerImageNorm, build_network, head_module
+from konsil.networks import NetworkSpec, PerImageNorm, build_network
+from konsil.weights import head_module
 
 SEGMENTERS = ["unet", "unet_classic"]
 CLASSIFIERS = ["resnet18", "vgg11", "vgg11_pooled", "small"]

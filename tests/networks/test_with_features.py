@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from konsil.networks import Network, NetworkSpec, build_network, head_module
+from konsil.networks import Network, NetworkSpec, build_network
+from konsil.weights import head_module
 
 NETWORKS = ["unet", "unet_classic", "resnet18", "small"]
 

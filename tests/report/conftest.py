@@ -13,8 +13,8 @@ from PIL import Image
 from konsil.config import check_experiment
 from konsil.data import open_federation
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row, write_results
-from konsil.method import Method
-from konsil.plan import Job, Plan
+from konsil.federation.plan import Job, Plan
+from konsil.ingredients.method import Method
 from konsil.supermodel import SELECTOR, Facts, SuperModel
 
 SITES = ("north", "south")

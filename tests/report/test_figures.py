@@ -8,10 +8,10 @@ from matplotlib.artist import Artist
 from PIL import Image
 
 from konsil.data import test_images as images_of_test
+from konsil.report.answers import Panel, answers_on, at_quantiles, median_scores, score_of
 from konsil.report.curves import SELECTOR, curves_of
 from konsil.report.figures import draw_figures
 from konsil.report.lambdas import LAMBDA, lambdas_of
-from konsil.report.opinions import Panel, at_quantiles, median_scores, opinions_on, score_of
 from konsil.report.series import Estimate, Series
 from konsil.report.sites import difference, gains_over, reference_of
 from konsil.report.style import MOST_BYTES, look, method_colours, new_figure, write_figure
@@ -62,7 +62,7 @@ def test_every_role_answers_and_the_super_model_names_whom_it_asked(make_run):
     folder, plan = make_run()
     panels = [Panel(folder, plan, job) for job in plan.jobs]
     images = images_of_test(plan.data_folder, "north")
-    opinions = opinions_on(panels, "north", images, [0, 2])
+    opinions = answers_on(panels, "north", images, [0, 2])
     assert [o.series.name for o in opinions] == [
         "centralized",
         "local",
@@ -90,7 +90,7 @@ def test_scores_of_images_are_those_of_the_task(make_run, task_name):
     images = images_of_test(plan.data_folder, "south")
     scores = median_scores(panels, "south", images, score_of(task))
     assert scores.shape == (len(images),)
-    (opinion,) = opinions_on(panels, "south", images, [1])
+    (opinion,) = answers_on(panels, "south", images, [1])
     if task_name == "segmentation":
         expected = task.columns(opinion.logits, images.targets[1:2])["dice"][0]
     else:

@@ -9,7 +9,8 @@ from pydantic import Field
 from rich.console import Console
 
 from konsil.errors import ConfigError
-from konsil.method import REGISTRY, Method, MethodSettings, Trained, Upload, all_methods, method
+from konsil.ingredients.context import MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.method import METHODS, Method, method
 from konsil.report.methods import facts_of, print_methods
 
 
@@ -36,17 +37,17 @@ def odd() -> Iterator[type[Method]]:
         needs = "individual"
         travels = "three times as much in the last round"
 
-        def networks(self) -> dict[str, Trained]:
-            return {"global": Trained(self.context.network, "average")}
+        def networks(self) -> dict[str, TrainedNetwork]:
+            return {"global": TrainedNetwork(self.context.network, "average")}
 
-        def passes(self) -> float:
+        def work(self) -> float:
             return 5 / 3
 
         def local(self, site, shared):
             return Upload()
 
     yield Odd
-    del REGISTRY["odd"]
+    METHODS.remove("odd")
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments, width: int = 80) -> str:
@@ -56,7 +57,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments, width: int = 80) -> 
 
 def test_every_method_is_listed_within_80_columns(capsys):
     text = printed(capsys)
-    for name, cls in all_methods().items():
+    for name, cls in METHODS.all().items():
         assert re.search(rf"^{re.escape(name)} ", text, re.MULTILINE)
         assert cls.paper in text
         for key, field in cls.Settings.model_fields.items():
@@ -65,13 +66,13 @@ def test_every_method_is_listed_within_80_columns(capsys):
 
 
 def test_traffic_and_work_are_computed():
-    fedavg = facts_of(all_methods()["fedavg"])
+    fedavg = facts_of(METHODS.all()["fedavg"])
     assert (fedavg.gets, fedavg.sends, fedavg.work) == (1, 1, 1)
-    local = facts_of(all_methods()["local"])
+    local = facts_of(METHODS.all()["local"])
     assert (local.gets, local.sends, local.work) == (0, 0, 1)
-    pooled = facts_of(all_methods()["centralized"])
+    pooled = facts_of(METHODS.all()["centralized"])
     assert (pooled.gets, pooled.sends, pooled.needs) == (None, None, "images")
-    fedsm = facts_of(all_methods()["fedsm"])
+    fedsm = facts_of(METHODS.all()["fedsm"])
     assert 2 < fedsm.gets < 2.5  # two models, and a selector with its moments
     assert fedsm.gets == fedsm.sends
     assert fedsm.models == ["global", "personal", "super"]
@@ -112,7 +113,7 @@ def test_literal_values_and_aliases_are_shown(capsys):
 
 def test_json_is_for_machines(capsys):
     found = {f["name"]: f for f in json.loads(printed(capsys, None, True, width=20))}
-    assert list(found) == list(all_methods())
+    assert list(found) == list(METHODS.all())
     assert found["fedavg"]["gets"] == 1
     [setting] = found["fedavg"]["settings"]
     assert setting["default"] == "persist"

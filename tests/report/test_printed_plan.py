@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from konsil.method import all_methods
+from konsil.ingredients.method import METHODS
 from konsil.report.plan import print_plan
 
 
@@ -13,8 +13,8 @@ def printed(plan, width: int = 100) -> str:
 
 
 def test_every_method_can_be_planned(make_plan):
-    text = printed(make_plan(methods=sorted(all_methods())))
-    assert all(name in text for name in all_methods())
+    text = printed(make_plan(methods=sorted(METHODS.all())))
+    assert all(name in text for name in METHODS.all())
 
 
 def test_who_needs_single_models_says_so(make_plan):

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from konsil.data.image_with_masks import open_with_masks
 from konsil.data.intensity import Percentiles
 from konsil.data.recipe import Reading
 from konsil.data.sources import Item
-from konsil.data.studies import open_study
 from konsil.data.volumes import planes, read_volume
 from konsil.errors import DataError
 from konsil.networks import NetworkSpec, build_network
@@ -123,7 +123,7 @@ def test_the_network_sees_what_it_saw_in_training(tmp_path, volume, window, view
     model = super_model(kind=Thresholding)
     segment_volume(model, volume, tmp_path / "out.nii.gz", window=window, view=view)
     item = Item("north", volume.name, "", "p1")
-    study = open_study(tmp_path, item, Reading(window=window, view=view))
+    study = open_with_masks(tmp_path, item, Reading(window=window, view=view))
     trained = np.stack([study.image(plane, 1, SIZE) for plane in range(len(study.raw))])
     assert torch.equal(model.seen, torch.from_numpy(trained).float() / 255)
 
@@ -141,7 +141,7 @@ def test_real_networks_answer_plane_by_plane(tmp_path, volume, routing):
     """The whole volume in one go gives what the model says of each plane alone."""
     model = super_model(routing)
     found = segment_volume(model, volume, tmp_path / "out.nii.gz")
-    study = open_study(tmp_path, Item("north", volume.name, "", "p1"), Reading())
+    study = open_with_masks(tmp_path, Item("north", volume.name, "", "p1"), Reading())
     stack = planes(found.volume.array, found.volume.affine, "axial")
     for plane in (0, 17, len(stack) - 1):
         images = torch.tensor(study.image(plane, 1, SIZE))[None] / 255

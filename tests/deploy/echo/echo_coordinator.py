@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from konsil.deploy.outcome import Outcome, forget
 from konsil.errors import KonsilError
-from konsil.messages import Failure
+from konsil.federation.messages import Failure
 
 
 def content(site: str, number: int, size: int) -> bytes:

@@ -5,7 +5,7 @@ import os
 import time
 
 
-class SiteParty:
+class SiteClient:
     @classmethod
     def from_file(cls, path, say=None):
         party = cls()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 STUBS = {
     "konsil.deploy.coordinator": "echo_coordinator.py",
-    "konsil.deploy.party": "echo_party.py",
+    "konsil.deploy.site_client": "echo_party.py",
 }
 
 

@@ -1,0 +1,102 @@
+"""When a run's session may begin, when it must end, and whether another follows. No FLARE here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from konsil.deploy.outcome import Outcome
+
+State = Literal["waiting", "running", "finished", "failed", "stopped"]
+OVER: tuple[State, ...] = ("finished", "failed", "stopped")
+PATIENCE = 20.0  # seconds that a run which goes on waits for a site that is away
+PAUSE = (5.0, 600.0)  # seconds until a run that missed sites tries again: at first, and at most
+STRIKES = 5  # sessions in a row that die without getting anywhere: then a person must look
+STARTED = (40.0, 3600.0)  # seconds for a site to start its part of a session: at first, and at most
+ABORTED, ABANDONED = "FINISHED:ABORTED", "FINISHED:ABANDONED"
+
+
+@dataclass(frozen=True)
+class Note:
+    """The supervisor's memory of a run, which it keeps in the job of every session."""
+
+    state: State = "waiting"
+    reason: str = ""
+    session: int = 1
+    not_before: float = 0.0  # time of day
+    tries: int = 0  # sessions in a row that missed sites
+    strikes: int = 0
+    events: int = 0  # size of the run's event log when the session was made
+    ended: str = ""  # why the supervisor ended it
+    unable: int = 0  # sessions in a row that were ended for a site which could not take part
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> Note:
+        """The note in a job's meta data."""
+        return cls(**meta.get("konsil", {}))
+
+    def as_meta(self) -> dict[str, Any]:
+        """The note, for a job's meta data."""
+        return {"konsil": asdict(self)}
+
+
+def may_begin(
+    roster: Sequence[str],
+    connected: Mapping[str, float],  # since when
+    note: Note,
+    submitted: float,
+    enrolled: bool,
+    now: float,
+) -> bool:
+    """Whether a waiting session may begin. The first one needs every site: they agree on a plan."""
+    present = [site for site in roster if site in connected]
+    if not present:
+        return False
+    news = any(connected[site] > submitted for site in present)
+    if now < note.not_before and not news:
+        return False
+    return len(present) == len(roster) or (enrolled and now > submitted + PATIENCE)
+
+
+def ended_for(site: str, came_back: bool, note: Note) -> Note:
+    """The note of a session that is ended, so that the next one has this site in it."""
+    if came_back:
+        return replace(note, ended=f"{site} is back", unable=0)
+    reason = f"{site} is connected and did not start; see its log"
+    return replace(note, ended=reason, unable=note.unable + 1)
+
+
+def time_to_start(note: Note) -> float:
+    """Seconds before a session is ended for a site that has not started its part.
+
+    Longer and longer, so that the others' rounds go on in between.
+    """
+    return min(STARTED[0] * 2**note.unable, STARTED[1])
+
+
+def after(status: str, note: Note, outcome: Outcome, events: int, now: float) -> Note:
+    """What follows a session that is over: the note of the next, or one that is over."""
+    if outcome.state == "finished":
+        return replace(note, state="finished", reason="")
+    if outcome.state == "failed":
+        return replace(note, state="failed", reason=outcome.reason)
+    if status == ABORTED and not note.ended:
+        return replace(note, state="stopped", reason="stopped by an admin")
+    another = Note(
+        session=note.session + 1,
+        events=events,
+        reason=note.ended or outcome.reason,
+        unable=note.unable,
+    )
+    if outcome.state == "waiting":
+        pause = min(PAUSE[0] * 2**note.tries, PAUSE[1])
+        return replace(another, tries=note.tries + 1, not_before=now + pause)
+    if note.ended or status == ABANDONED:
+        return another
+    strikes = 1 if events > note.events else note.strikes + 1
+    if strikes >= STRIKES:
+        reason = f"{strikes} sessions in a row ended without a word; see the server's log"
+        return replace(note, state="failed", reason=reason)
+    reason = "its process ended without a word"
+    return replace(another, strikes=strikes, reason=reason, not_before=now + PAUSE[0])

@@ -1,0 +1,321 @@
+"""A site's side of a deployment: it answers what its policy allows, and logs all of it.
+
+Nothing that leaves here names a file or a patient: an error's text stays in the site's own log,
+and the server learns only what kind of error it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from konsil import __version__
+from konsil.config import Experiment
+from konsil.deploy.agreement import (
+    Opened,
+    SiteData,
+    check_plan_is_ours,
+    opened,
+    own_plan,
+)
+from konsil.deploy.audit import Audit
+from konsil.deploy.guard import Guard, finished
+from konsil.deploy.policy import Policy, PolicyRefused, read_policy
+from konsil.errors import ConfigError, DataError, KonsilError, StateError
+from konsil.federation.messages import Reply, Request
+from konsil.federation.plan import Plan
+from konsil.federation.site_worker import SiteWorker
+from konsil.federation.state import StateFiles
+from konsil.files import write_text
+
+ACCEPTED, REFUSED = b"A", b"R"
+RUN_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"  # it becomes a folder
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+DETAILS = "the details are in the site's own log"
+
+
+class SiteClient:
+    """One hospital, between the engine that carries messages and the host that computes."""
+
+    def __init__(
+        self,
+        site: str,
+        source: dict[str, Any],
+        policy: Policy,
+        state: Path,
+        device: str = "",
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """`tell`: says something to the people at this site."""
+        self.site, self.policy, self.state, self.tell = site, policy, state, tell
+        self.data = SiteData(site, source)
+        self.device = device
+        state.mkdir(parents=True, exist_ok=True)
+        self.audit = Audit(state, site)
+        self._hosts: dict[str, SiteWorker] = {}
+
+    @classmethod
+    def from_file(cls, path: Path, tell: Callable[[str], None] = lambda _: None) -> SiteClient:
+        """The party that `konsil site start` wrote down."""
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        policy = read_policy(Path(settings["policy"]) if settings.get("policy") else None)
+        return cls(
+            settings["site"],
+            settings["source"],
+            policy,
+            Path(settings["state"]),
+            settings.get("device", ""),
+            tell,
+        )
+
+    def answer(self, topic: str, payload: bytes) -> bytes:
+        """What the server gets to its message; never an exception, never a file's name."""
+        topics: dict[str, Callable[[bytes], bytes]] = {
+            "greet": self._greet,
+            "open": self._open,
+            "agree": self._agree,
+            "request": self._request,
+            "done": self._done,
+        }
+        if refusal := self.too_large(topic, len(payload)):
+            return refusal
+        try:
+            if topic not in topics:
+                raise PolicyRefused(f"topic {topic!r}: unknown to Konsil {__version__}")
+            return ACCEPTED + topics[topic](payload)
+        except Exception as error:
+            return self._refusal(topic, error)
+
+    def too_large(self, topic: str, size: int) -> bytes:
+        """The answer to a message that is refused by its length alone; empty: it may come."""
+        try:
+            self.policy.check_size(size, "message")
+            return b""
+        except PolicyRefused as error:
+            return self._refusal(topic, error)
+
+    def _refusal(self, topic: str, error: Exception) -> bytes:
+        """In full for the people at this site, and as far as it may be said for the server."""
+        named = self._named(error)
+        with suppress(OSError):  # the log may be on the very disk that is full
+            self.audit.note("refused", topic=topic, reason=str(named), trace=_trace(named))
+        self.tell(f"refused ({topic}): {named}")
+        return REFUSED + self._public(named).encode(errors="replace")
+
+    def _named(self, error: Exception) -> Exception:
+        """A full disk by its name: it is mended by people, and the run goes on."""
+        if _disk_full(error):
+            return StateError(
+                f"No space left on the site's disk ({self.state}): make room, and the run goes "
+                "on; nothing is lost"
+            )
+        return error
+
+    def _public(self, error: Exception) -> str:
+        """What may be said outside of this hospital: verbatim only what was written for that.
+
+        Other texts may quote this site's own files: paths, or what stands in them.
+        """
+        if isinstance(error, PolicyRefused):
+            return f"refused: {error}"
+        if isinstance(error, StateError):  # of messages and states: no image in them
+            return str(error).replace(str(self.state), "(its state folder)")
+        if isinstance(error, DataError):
+            return f"its data cannot be opened; {DETAILS}"
+        if isinstance(error, ConfigError):
+            return f"the experiment cannot be used with this site's own files; {DETAILS}"
+        kind = "an error" if isinstance(error, KonsilError) else f"{type(error).__name__}"
+        return f"{kind}; {DETAILS}"
+
+    # --- before the first round ---
+
+    def _greet(self, payload: bytes) -> bytes:
+        greeting = json.loads(payload)
+        if greeting["version"] != __version__:
+            raise PolicyRefused(
+                f"the server runs Konsil {greeting['version']}, this site {__version__}: install "
+                "the same version"
+            )
+        experiment = self._own(greeting["experiment"])
+        self.policy.check_methods([method.name for method in experiment.methods])
+        self.audit.note("greeted", methods=[m.name for m in experiment.methods])
+        return _json(asdict(self.data.welcome(experiment)))
+
+    def _open(self, payload: bytes) -> bytes:
+        asked = json.loads(payload)
+        federation = self.data.open(self._own(asked["experiment"]), asked["labels"])
+        answer = opened(federation, self.site)
+        self.audit.note("opened", counts=answer.counts, fingerprint=answer.fingerprint)
+        return _json(asdict(answer))
+
+    def _agree(self, payload: bytes) -> bytes:
+        shared = json.loads(payload)
+        plan, answer = self._made_own(shared)
+        check_plan_is_ours(plan, shared, self.site, answer)
+        self.policy.check_plan(plan, self.site)
+        self._check_run(plan.hash, shared["run"])
+        known = {k: v for k, v in shared.items() if k in (*plan.to_json(), "run")}
+        write_text(self._agreed(plan.hash), json.dumps(known, indent=1), durable=True)
+        self._hosts = {plan.hash: self._new_host(plan, shared)}
+        self.audit.note(
+            "agreed",
+            plan=plan.hash,
+            run=shared["run"],
+            version=plan.version,
+            sites=list(plan.sites),
+            experiment=plan.resolved() | {"plugins": [], "federation": {}},
+        )
+        for line in in_words(plan, self._agreed(plan.hash)):
+            self.tell(line)
+        return _json({"plan": plan.hash})
+
+    def _check_run(self, plan: str, run: str) -> None:
+        """A run whose rounds have begun is of the plan that it began with."""
+        began = self._runs(plan, run).parent.parent.glob(f"*/{run}")
+        known = [folder.parent.name for folder in began]
+        if known and plan not in known:
+            raise PolicyRefused(
+                f"run {run}: this site agreed to plan {known[0]}, now it is shown plan {plan}; a "
+                "changed plan is a new run: submit it under another name"
+            )
+
+    def _made_own(self, shared: dict[str, Any]) -> tuple[Plan, Opened]:
+        experiment = self._own(shared["experiment"])
+        federation = self.data.open(experiment, shared["labels"])
+        return own_plan(shared, experiment, federation), opened(federation, self.site)
+
+    def _own(self, raw: dict[str, Any]) -> Experiment:
+        """The experiment with the places of this site."""
+        return self.data.experiment(raw, self.policy.plugins)
+
+    # --- rounds ---
+
+    def _request(self, payload: bytes) -> bytes:
+        request = self.audit.received(self.site, payload, Request)
+        if request.site != self.site:
+            raise PolicyRefused(f"a request for {request.site} reached {self.site}")
+        host = self._host(request.plan)
+        Guard(host.plan, host.run_folder, self.site).check(request)
+        reply = self._within_policy(host.handle(request), host.plan, request)
+        answer = reply.to_bytes()
+        self.policy.check_size(len(answer), "reply")
+        self.audit.sent(self.site, reply, answer)
+        if request.kind == "round":
+            self.tell(f"{request.job}: round {request.round} answered")
+        return answer
+
+    def _host(self, plan: str) -> SiteWorker:
+        """Who answers for a plan that this site agreed to, perhaps before it was restarted."""
+        if plan not in self._hosts:
+            shared = self._noted(plan)
+            mine, answer = self._made_own(shared)
+            check_plan_is_ours(mine, shared, self.site, answer)
+            self.policy.check_plan(mine, self.site)
+            self._hosts = {plan: self._new_host(mine, shared)}
+        return self._hosts[plan]
+
+    def _noted(self, plan: str) -> dict[str, Any]:
+        """A plan as this site agreed to it."""
+        path = self._agreed(plan)
+        if not path.exists():
+            raise PolicyRefused(f"plan {plan}: this site has not agreed to it")
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+
+    def _new_host(self, plan: Plan, shared: dict[str, Any]) -> SiteWorker:
+        return SiteWorker(plan, self._runs(plan.hash, shared["run"]), self.device)
+
+    def _within_policy(self, reply: Reply, plan: Plan, request: Request) -> Reply:
+        """What the policy lets out of a reply."""
+        if reply.kind == "collect" and not self.policy.hand_out_specialist:
+            return _replaced(reply, {"withheld": True}, keep_parts=False)
+        if reply.kind == "evaluate" and self.policy.scores == "means":
+            from konsil.federation.examiner import Scores
+
+            task = plan.method(plan.job(request.job)).context.task
+            scores = Scores.of(reply.facts)
+            facts = {"means": scores.metrics(task), "images": scores.images}
+            return _replaced(reply, facts, keep_parts=True)
+        return reply
+
+    def _done(self, payload: bytes) -> bytes:
+        """A run is over: what only further rounds would have needed goes.
+
+        Whether it is over this site sees itself: a state from the middle of a run is kept.
+        """
+        over = json.loads(payload)
+        plan, run = over["plan"], over["run"]
+        rounds = self._noted(plan)["experiment"]["rounds"]
+        folder, kept = self._runs(plan, run), []
+        for states in _folders_with_states(folder):
+            if _is_finished(states, plan, rounds):
+                StateFiles(states, plan).forget()
+            else:
+                kept.append(states.relative_to(folder).as_posix())
+        self.audit.note("done", plan=plan, run=run, **_said_of(kept))
+        return b""
+
+    def _runs(self, plan: str, run: str) -> Path:
+        """Where a run's state is. A stopped run and a new one may be of the same plan."""
+        if not re.fullmatch(RUN_NAME, run):
+            raise PolicyRefused("a run's name is letters, digits, dots, dashes and underscores")
+        return self.state / "runs" / self._agreed(plan).stem / run
+
+    def _agreed(self, plan: str) -> Path:
+        if not plan.isalnum():  # it becomes a file's name
+            raise PolicyRefused("a plan's hash is letters and digits")
+        return self.state / "plans" / f"{plan}.json"
+
+
+def _folders_with_states(folder: Path) -> list[Path]:
+    return sorted({path.parent for name in StateFiles.NAMES for path in folder.rglob(name)})
+
+
+def _is_finished(folder: Path, plan: str, rounds: int) -> bool:
+    """A state that cannot be read is none that may be thrown away."""
+    with suppress(StateError):
+        return finished(folder, plan, rounds)
+    return False
+
+
+def _said_of(kept: list[str]) -> dict[str, str]:
+    """For the audit trail, if the run is not over as far as this site can see."""
+    if not kept:
+        return {}
+    return {"reason": f"state kept, training is not finished here: {', '.join(kept)}"}
+
+
+def in_words(plan: Plan, file: Path) -> list[str]:
+    """What a site agrees to, for its people to read before the first round."""
+    e = plan.experiment
+    methods = ", ".join(method.title for method in e.methods)
+    return [
+        f"agreed to plan {plan.hash} (Konsil {plan.version}): {e.name}, {methods}, "
+        f"{e.rounds} rounds, {e.task.name} of {', '.join(plan.labels)}",
+        f"  with {', '.join(plan.sites)}; all of it: {file}",
+    ]
+
+
+def _replaced(reply: Reply, facts: dict[str, Any], keep_parts: bool) -> Reply:
+    parts = reply.parts if keep_parts else {}
+    return Reply(reply.kind, reply.job, reply.site, reply.round, reply.plan, parts, facts)
+
+
+def _json(content: Any) -> bytes:
+    return json.dumps(content).encode()
+
+
+def _disk_full(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in DISK_FULL
+    return any(f"(os error {number})" in str(error) for number in DISK_FULL)  # safetensors' words
+
+
+def _trace(error: Exception) -> str:
+    return "" if isinstance(error, KonsilError) else "".join(traceback.format_exception(error))

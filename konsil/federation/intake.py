@@ -1,0 +1,200 @@
+"""One round's uploads at the server: checked by name, then summed in roster order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import isfinite, sqrt
+from pathlib import Path
+from typing import Any
+
+from konsil.config import ServerConfig
+from konsil.errors import StateError, UploadRefused
+from konsil.federation.messages import Reply, Request, is_number, shown
+from konsil.federation.storage import read_parts, write_parts
+from konsil.ingredients.context import Means
+from konsil.weights import Layout, Parts, WeightedMean, Weights
+
+MEASURE = re.compile(r"[\w. -]{1,100}")  # its name gets onto pictures
+LARGEST_MEASURE = 1e9  # far above any score or loss: means over sites stay finite
+
+
+@dataclass(frozen=True)
+class Holding:
+    """How many images a site has, by the plan: what it says of itself is held against that."""
+
+    train: int
+    val: int
+
+    @property
+    def largest_weight(self) -> int:
+        """Of a part in its mean: a site counts once, or by the images it learned from."""
+        return max(self.train, self.val)
+
+
+class Intake:
+    """One round's uploads: checked before they touch a sum, summed in roster order.
+
+    Replies may come in any order; one that is early waits for those before it in the roster, so
+    that the sums are the same bits whoever answered first. Few wait in memory, the others in
+    `folder`: memory does not grow with the sites.
+    """
+
+    IN_MEMORY = 2
+    FACTS = ("measures", "images", "weights")  # what else a site may say is not kept
+
+    def __init__(
+        self,
+        request: Request,
+        roster: Mapping[str, Holding],
+        layouts: dict[str, Layout],
+        config: ServerConfig,
+        keep: bool = False,
+        folder: Path | None = None,
+    ) -> None:
+        self.request, self.layouts, self.config = request, layouts, config
+        self.roster = roster
+        self.folder = folder
+        self.keep = keep  # a method that needs single models: they stay
+        self.individual: dict[str, Parts] = {}
+        self.waiting = list(roster)  # not yet summed, in roster order
+        self.arrived: dict[str, Reply | Path | None] = {}  # None: will not come, or is summed
+        self.summed: list[str] = []
+        self.facts: dict[str, dict[str, Any]] = {}
+        self.missing: dict[str, str] = {}  # site -> why
+        self._means = {name: WeightedMean(layout) for name, layout in layouts.items()}
+
+    def accept(self, reply: Reply) -> None:
+        """Take one upload, or refuse it by name; a refused one changes nothing."""
+        self._check_envelope(reply)
+        self._check_facts(reply)
+        for name, part in reply.parts.items():
+            self._check_part(reply, name, part)
+        reply = replace(reply, facts={name: reply.facts.get(name) for name in self.FACTS})
+        self.arrived[reply.site] = reply
+        self._sum_in_order()
+        if self.arrived[reply.site] is not None:
+            self._make_room(reply)
+
+    def absent(self, site: str, reason: str) -> None:
+        """This site will not answer in this round."""
+        self.missing[site] = reason
+        self.arrived[site] = None
+        self._sum_in_order()
+
+    def means(self) -> Means:
+        """The weighted mean of every part, over the sites that answered."""
+        means = {name: mean.result() for name, mean in self._means.items() if mean.total > 0}
+        return Means(means, self.request.round, tuple(self.summed), self.individual)
+
+    def _sum_in_order(self) -> None:
+        while self.waiting and self.waiting[0] in self.arrived:
+            site = self.waiting.pop(0)
+            reply = self._waiting_reply(site)
+            if reply is None:
+                continue
+            for name, mean in self._means.items():
+                mean.add(reply.parts[name], reply.facts["weights"][name])
+            self.summed.append(site)
+            self.facts[site] = reply.facts
+            if self.keep:
+                self.individual[site] = reply.parts
+            self.arrived[site] = None  # its weights are in the sums: let them go
+
+    def _make_room(self, reply: Reply) -> None:
+        """An early reply waits on the disk if others wait in memory already."""
+        early = sum(isinstance(waiting, Reply) for waiting in self.arrived.values())
+        if self.folder is None or early <= self.IN_MEMORY:
+            return
+        path = self.folder / f"{reply.site}.knsl"
+        with suppress(StateError):  # no room there: then it waits where it is
+            write_parts(path, reply.header(), reply.parts)
+            self.arrived[reply.site] = path
+
+    def _waiting_reply(self, site: str) -> Reply | None:
+        reply = self.arrived[site]
+        if not isinstance(reply, Path):
+            return reply
+        header, parts = read_parts(reply)
+        reply.unlink()
+        return Reply(**header, parts=parts)
+
+    def _check_envelope(self, reply: Reply) -> None:
+        if reply.site not in self.roster:
+            raise self._refusal(reply, f"not in the roster ({', '.join(sorted(self.roster))})")
+        if reply.site in self.arrived:
+            raise self._refusal(reply, "a second upload for this round")
+        if wrong := wrong_address(reply, self.request):
+            raise self._refusal(reply, wrong)
+        names, expected = set(reply.parts), set(self.layouts)
+        if names != expected:
+            raise self._refusal(reply, f"parts {shown(sorted(names))}, expected {sorted(expected)}")
+
+    def _check_facts(self, reply: Reply) -> None:
+        measures, images = reply.facts.get("measures"), reply.facts.get("images")
+        if not isinstance(measures, dict) or type(images) is not int:
+            raise self._refusal(reply, "no validation measures and number of images in it")
+        expected = self.roster[reply.site].val if self.request.facts.get("validate") else 0
+        if images != expected:
+            raise self._refusal(reply, f"{shown(images)} validation images, by the plan {expected}")
+        for name, value in measures.items():
+            if not MEASURE.fullmatch(name) or name == "images":
+                raise self._refusal(reply, f"a measure of the name {shown(name)}")
+            if not is_number(value) or abs(value) > LARGEST_MEASURE:
+                raise self._refusal(reply, f"{name}: its measure is {shown(value)}")
+        weights = reply.facts.get("weights", {})
+        if not isinstance(weights, dict) or not weights.keys() <= reply.parts.keys():
+            raise self._refusal(reply, "weights of other parts than are in it")
+
+    def _check_part(self, reply: Reply, name: str, part: Weights) -> None:
+        if wrong := wrong_values(part, self.layouts[name], self.config.max_rms):
+            raise self._refusal(reply, f"{name}: {wrong}")
+        weight = reply.facts.get("weights", {}).get(name)
+        largest = self.roster[reply.site].largest_weight
+        if not is_number(weight) or weight <= 0:
+            raise self._refusal(
+                reply, f"{name}: its weight is {shown(weight)}, not a positive number"
+            )
+        if weight > largest:
+            raise self._refusal(
+                reply, f"{name}: its weight is {weight:.6g}, with its images {largest} at most"
+            )
+
+    def _refusal(self, reply: Reply, why: str) -> UploadRefused:
+        return UploadRefused(
+            f"site {shown(reply.site)}, round {self.request.round}: refused: {why}"
+        )
+
+
+def wrong_address(reply: Reply, request: Request) -> str:
+    """Why a reply is none to this request; empty if it is one."""
+    if reply.kind != request.kind:
+        return f"it answers {shown(reply.kind)}; this is {request.kind}"
+    if (reply.job, reply.round) != (request.job, request.round):
+        return (
+            f"it is for {shown(reply.job)}, round {shown(reply.round)}; this is {request.job}, "
+            f"round {request.round}"
+        )
+    return "" if reply.plan == request.plan else f"plan {shown(reply.plan)}, not {request.plan}"
+
+
+def wrong_values(part: Weights, layout: Layout, max_rms: float) -> str:
+    """What is wrong with a part that a site sent; empty if nothing is."""
+    if part.layout.key != layout.key:
+        return _difference(part.layout, layout)
+    norm = float(part.flat.norm())
+    if not isfinite(norm):
+        return "values that are not finite"
+    rms = norm / sqrt(max(1, layout.size))
+    return f"root mean square {rms:.3g} is above {max_rms:.3g}" if rms > max_rms else ""
+
+
+def _difference(got: Layout, expected: Layout) -> str:
+    """The first thing in which two layouts differ."""
+    for ours, theirs in zip(expected.entries, got.entries, strict=False):
+        if ours != theirs:
+            found = f"{shown(theirs.name)} {shown(theirs.shape)}"
+            return f"{found} where {ours.name} {ours.shape} belongs"
+    return f"{len(got.entries)} entries where {len(expected.entries)} belong"

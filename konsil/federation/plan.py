@@ -1,0 +1,221 @@
+"""The plan: the experiment resolved against its federation, and the hash that names it.
+
+Server and sites derive everything they compute from it. What cannot change a number (the engine,
+where files lie) is not part of the hash, so a run may be resumed with other workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from konsil import __version__
+from konsil.config import PLACES, Experiment, MethodConfig
+from konsil.errors import ConfigError
+from konsil.ingredients.context import Context
+from konsil.ingredients.method import Method, make_method, method_settings
+from konsil.networks import NetworkSpec, check_spec
+from konsil.registry import load_plugins
+from konsil.tasks import make_task
+
+if TYPE_CHECKING:
+    from konsil.data import Federation
+
+POOLED_SITE = "all-sites"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One method with one seed."""
+
+    method: str  # its title in the tables
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Folder below the run, and the name in messages."""
+        return f"{self.method}/seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment and what was found of its federation."""
+
+    experiment: Experiment
+    sites: tuple[str, ...]
+    labels: tuple[str, ...]
+    channels: int
+    counts: dict[str, dict[str, int]]
+    fingerprint: str  # of the federation: contents, label mapping, splits
+    data_folder: Path  # the federation's cache entry
+    version: str = __version__
+    plugins: Mapping[str, str] = field(default_factory=dict)  # method -> sha256 of its file
+
+    @classmethod
+    def of(cls, experiment: Experiment, federation: Federation) -> Plan:
+        """The plan of an experiment on an opened federation; every method is checked."""
+        plan = cls(
+            plugins=load_plugins(experiment.plugins),
+            experiment=experiment,
+            sites=tuple(federation.sites),
+            labels=tuple(federation.labels),
+            channels=federation.channels,
+            counts=federation.counts,
+            fingerprint=federation.fingerprint,
+            data_folder=federation.folder,
+        )
+        plan.check()
+        return plan
+
+    def check(self) -> None:
+        """Refuse before round 1 what could only fail in round 40."""
+        for site in self.experiment.server.absences:
+            if site not in self.sites:
+                raise ConfigError(
+                    f"server.absences.{site}: no such site; there are {', '.join(self.sites)}"
+                )
+        if (self.experiment.server.min_sites or 1) > len(self.sites):
+            raise ConfigError(
+                f"server.min_sites = {self.experiment.server.min_sites}: "
+                f"the federation has {len(self.sites)} sites"
+            )
+        for job in self.jobs[:: len(self.experiment.seeds)]:
+            method = self.method(job)
+            if self.experiment.server.means_only and method.needs == "individual":
+                raise ConfigError(
+                    f"methods.{job.method}: at the server {method.name} needs each site's own "
+                    "model, and server.means_only: true promises that means are enough; leave "
+                    "out one of the two"
+                )
+            for trained in method.networks().values():
+                check_spec(trained.spec)
+
+    @cached_property
+    def jobs(self) -> list[Job]:
+        """Every method with every seed, in the file's order."""
+        e = self.experiment
+        return [Job(m.title, seed) for m in e.methods for seed in e.seeds]
+
+    def job(self, name: str) -> Job:
+        """The job of that name."""
+        return next(job for job in self.jobs if job.name == name)
+
+    def method_config(self, job: Job) -> MethodConfig:
+        """What the experiment says of a job's method."""
+        return next(m for m in self.experiment.methods if m.title == job.method)
+
+    def method(self, job: Job) -> Method:
+        """A job's method, with its settings checked against the federation."""
+        config = self.method_config(job)
+        context = self.context(job, self.sites)
+        method = make_method(config, context)
+        if method.pooled:
+            method.context = replace(context, sites=(POOLED_SITE,))
+        return method
+
+    def context(self, job: Job, sites: tuple[str, ...]) -> Context:
+        """What a method knows of the experiment."""
+        e = self.experiment
+        task = make_task(e.task, list(self.labels))
+        network = NetworkSpec(
+            name=e.network_name,
+            in_channels=self.channels,
+            outputs=task.outputs,
+            image_size=e.federation.image_size,
+            norm=e.network.norm,
+            normalise=e.task.normalise,
+            width=e.network.width,
+        )
+        train, val = ({s: self.images(s, split) for s in sites} for split in ("train", "val"))
+        return Context(network, task, e.training, sites, e.rounds, job.seed, train, val)
+
+    def members(self, site: str) -> tuple[str, ...]:
+        """The hospitals whose images a site holds: itself, or all of them if pooled."""
+        return self.sites if site == POOLED_SITE else (site,)
+
+    def images(self, site: str, split: str) -> int:
+        """Number of images a site has in a split."""
+        return sum(self.counts[member][split] for member in self.members(site))
+
+    @cached_property
+    def hash(self) -> str:
+        """Equal plans compute equal numbers."""
+        text = json.dumps(self._numbers(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _numbers(self) -> dict[str, Any]:
+        """Everything that can change a number."""
+        experiment = self.resolved()
+        experiment.pop("engine")
+        experiment.pop("name")
+        experiment.pop("plugins")  # where they lie; what they hold is below
+        experiment["server"].pop("means_only")  # it refuses methods, and changes none
+        for place in PLACES:
+            experiment["federation"].pop(place)
+        return {
+            **self._plugins(),
+            "experiment": experiment,
+            "version": self.version,
+            "sites": list(self.sites),
+            "labels": list(self.labels),
+            "channels": self.channels,
+            "federation": self.fingerprint,
+        }
+
+    def _plugins(self) -> dict[str, Any]:
+        """Nothing without plugins, so that such a plan is the same as before there were any."""
+        return {"plugins": dict(self.plugins)} if self.plugins else {}
+
+    def resolved(self) -> dict[str, Any]:
+        """The experiment with every default written out."""
+        plain: dict[str, Any] = self.experiment.model_dump(mode="json")
+        plain["methods"] = [
+            {
+                "name": m.name,
+                "label": m.title,
+                **method_settings(m).model_dump(mode="json", by_alias=True),
+            }
+            for m in self.experiment.methods
+        ]
+        plain["task"]["loss"] = self.experiment.task.loss_name
+        plain["network"]["name"] = self.experiment.network_name
+        return plain
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: what a worker process needs, and what plan.yaml holds."""
+        return {
+            "hash": self.hash,
+            "version": self.version,
+            "experiment": self.resolved(),
+            "sites": list(self.sites),
+            "labels": list(self.labels),
+            "channels": self.channels,
+            "counts": self.counts,
+            "fingerprint": self.fingerprint,
+            "data_folder": str(self.data_folder),
+            **self._plugins(),
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any], methods: bool = True) -> Plan:
+        """The plan of `to_json`; `methods` = False: only to be looked at, plugins are not run."""
+        experiment = Experiment.model_validate(data["experiment"])
+        plugins = data.get("plugins", {})
+        if methods:
+            load_plugins(experiment.plugins, agreed=plugins.values())
+        return cls(
+            plugins=plugins,
+            experiment=experiment,
+            sites=tuple(data["sites"]),
+            labels=tuple(data["labels"]),
+            channels=data["channels"],
+            counts=data["counts"],
+            fingerprint=data["fingerprint"],
+            data_folder=Path(data["data_folder"]),
+            version=data["version"],
+        )

@@ -1,0 +1,238 @@
+"""A run: every method of an experiment with every seed, and what it leaves in its folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import platform
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+import yaml
+
+from konsil.config import PLACES
+from konsil.errors import RunError
+from konsil.evaluation.results import CLIENT_AVERAGE, Row, write_results
+from konsil.federation.compute import check_device, prepare_process
+from konsil.federation.engines import Engine, make_engine
+from konsil.federation.examiner import CHECKPOINTS, Checkpoint, Examiner
+from konsil.federation.plan import Job, Plan
+from konsil.federation.server import Record, Server
+from konsil.federation.state import StateFiles
+from konsil.files import remove_parts, write_text
+from konsil.ingredients.context import broadcast
+from konsil.observers.eventlog import EventLog
+
+Observer = Callable[[dict[str, Any]], None]
+RESULT_FILES: dict[Checkpoint, str] = {"best": "results.csv", "last": "results-last.csv"}
+
+
+class Run:
+    """A plan at work in a folder."""
+
+    def __init__(self, plan: Plan, folder: Path, observers: Sequence[Observer] = ()) -> None:
+        self.plan, self.folder = plan, folder
+        self.observers = list(observers)
+
+    def prepare(self, resume: bool, write_splits: Callable[[Path], None] | None) -> None:
+        """Claim a new folder, or make sure that the old one holds this very plan.
+
+        Without `write_splits` nobody here knows which image is where: the sites do.
+        """
+        check_device(self.plan.experiment.compute.device)
+        if (self.folder / "plan.yaml").exists():
+            self._check_same_plan(resume)
+        elif write_splits is not None and self._is_something_else():
+            raise RunError(f"{self.folder}: not empty and not a run; choose another --out")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = lock(self.folder)
+        remove_parts(self.folder)
+        if not (self.folder / "plan.yaml").exists():
+            facts = self.plan.to_json() | {"environment": environment()}
+            write_text(self.folder / "plan.yaml", yaml.safe_dump(facts, sort_keys=False))
+        if write_splits is not None:
+            write_splits(self.folder / "splits.csv")
+
+    def _is_something_else(self) -> bool:
+        return self.folder.exists() and any(not _hidden(p) for p in self.folder.iterdir())
+
+    def _check_same_plan(self, resume: bool) -> None:
+        if not resume:
+            raise RunError(
+                f"{self.folder}: holds a run already; add --resume to go on with it, or choose "
+                "another --out"
+            )
+        old = read_plan(self.folder)
+        if old["hash"] != self.plan.hash:
+            changed = differences(old, json.loads(json.dumps(self.plan.to_json())))
+            raise RunError(
+                f"{self.folder}: holds a run of another plan ({', '.join(changed)} differ); "
+                "resume with the same experiment, or choose another --out"
+            )
+
+    def go(self, start: Callable[[], Engine] | None = None) -> list[Row]:
+        """Train and evaluate every job that is not done yet; the rows of all.
+
+        `start` starts another engine than the one that the experiment names.
+        """
+        prepare_process(self.plan.experiment.compute)  # the server computes as the sites do
+        log = EventLog(self.folder / "events.jsonl")
+        self.observers.append(log)
+        engine: Engine | None = None
+        try:
+            self._notify("run_started", plan=self.plan.hash)
+            for job in self.plan.jobs:
+                if self._result_path(job).exists():
+                    self._forget_state(job)  # it may have been killed before it could
+                    continue
+                if engine is None:
+                    engine = start() if start else make_engine(self.plan, self.folder)
+                self._job(job, engine)
+            self._notify("run_done")
+            return self.write_results()["best"]
+        finally:
+            if engine is not None:
+                engine.close()
+            log.close()
+            self.observers.remove(log)
+
+    def _job(self, job: Job, engine: Engine) -> None:
+        began = time.monotonic()
+
+        def notify(event: str, **facts: Any) -> None:
+            self._notify(event, job=job.name, **facts)
+
+        server = Server(self.plan, job, engine, self.folder, notify)
+        notify("job_started", rounds=self.plan.experiment.rounds, done=server.record.round)
+        record = server.train()
+        result = self._examine(job, engine, record, notify)
+        write_text(self._result_path(job), json.dumps(result))
+        self.write_results()
+        self._forget_state(job)
+        score = client_averages(result["best"], server.method.context.task.main_metric)
+        notify("job_done", seconds=time.monotonic() - began, score=score)
+
+    def _examine(
+        self, job: Job, engine: Engine, record: Record, notify: Callable[..., None]
+    ) -> dict[str, Any]:
+        examiner = Examiner(self.plan, job, engine)
+        result: dict[str, Any] = {"method": job.method, "seed": job.seed, "gamma": {}}
+        for checkpoint in CHECKPOINTS:
+            notify("examining", checkpoint=checkpoint)
+            model = examiner.super_model(record, checkpoint)
+            result[checkpoint] = examiner.rows(record, checkpoint, model)
+            self._save_checkpoint(job, examiner, record, checkpoint)
+            if model is not None:
+                if model.facts.routing == "threshold":
+                    result["gamma"][checkpoint] = model.facts.gamma
+                if checkpoint == "best":
+                    model.save(self.folder / job.name / "supermodel")
+        result["history"] = record.history
+        return result
+
+    def _save_checkpoint(
+        self, job: Job, examiner: Examiner, record: Record, checkpoint: Checkpoint
+    ) -> None:
+        folder = self.folder / job.name / "checkpoints" / checkpoint
+        folder.mkdir(parents=True, exist_ok=True)
+        measured = {part for part, _ in examiner.method.best_by}
+        for name, part in broadcast(examiner.shared(record, checkpoint)).items():
+            if checkpoint == "last" or name in measured:
+                part.save(folder / f"{name}.safetensors")
+
+    def write_results(self) -> dict[Checkpoint, list[Row]]:
+        """The result files, from the jobs that are done."""
+        rows: dict[Checkpoint, list[Row]] = {c: [] for c in CHECKPOINTS}
+        for job in self.plan.jobs:
+            if self._result_path(job).exists():
+                result = json.loads(self._result_path(job).read_text(encoding="utf-8"))
+                for checkpoint in CHECKPOINTS:
+                    rows[checkpoint] += [Row(*row) for row in result[checkpoint]]
+        for checkpoint, name in RESULT_FILES.items():
+            write_results(self.folder / name, rows[checkpoint])
+        return rows
+
+    def _result_path(self, job: Job) -> Path:
+        return self.folder / job.name / "result.json"
+
+    def _forget_state(self, job: Job) -> None:
+        """A finished job needs no optimiser moments: gigabytes, with many sites and seeds."""
+        for site in (self.folder / job.name).glob("sites/*"):
+            remove_parts(site)
+            StateFiles(site, self.plan.hash).forget()
+        shutil.rmtree(self.folder / job.name / "server", ignore_errors=True)
+
+    def _notify(self, event: str, **facts: Any) -> None:
+        for observer in self.observers:
+            observer({"event": event, **facts})
+
+
+def lock(folder: Path) -> TextIO:
+    """Only one process works in a run folder; the lock goes with the process, however it ends."""
+    file = open(folder / ".lock", "w")  # noqa: SIM115  held as long as the run
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise RunError(f"{folder}: another process is working on this run") from None
+    return file
+
+
+def _hidden(path: Path) -> bool:
+    return path.name.startswith(".")
+
+
+def client_averages(rows: list[Row], metric: str) -> dict[str, float]:
+    """Role -> client average on validation images."""
+    return {
+        row.role: row.value
+        for row in (Row(*r) for r in rows)
+        if (row.split, row.site, row.metric) == ("val", CLIENT_AVERAGE, metric)
+    }
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """What a run folder's plan.yaml says."""
+    try:
+        facts = yaml.safe_load((folder / "plan.yaml").read_text(encoding="utf-8"))
+        facts["hash"], facts["experiment"], facts["sites"]  # all must be there
+    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        raise RunError(f"{folder}: not a run folder (no readable plan.yaml)") from None
+    return dict(facts)
+
+
+METHODS = "experiment.methods"
+# What may differ between a plan and the plan it goes on with: it changes no number.
+MAY_DIFFER = {
+    *("hash", "environment", "data_folder", "experiment.engine", "experiment.name"),
+    *("experiment.plugins", "experiment.server.means_only"),
+    *(f"experiment.federation.{place}" for place in PLACES),
+}
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[str]:
+    """The keys in which two plans differ."""
+    if path in MAY_DIFFER or old == new:
+        return []
+    if path == METHODS and [m["label"] for m in old] == [m["label"] for m in new]:
+        old, new = ({m["label"]: m for m in methods} for methods in (old, new))
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return [path]
+    below = [
+        differences(old.get(k), new.get(k), f"{path}.{k}" if path else k)
+        for k in sorted({*old, *new})
+    ]
+    return [key for keys in below for key in keys]
+
+
+def environment() -> dict[str, Any]:
+    """On what the run began: other hardware or libraries may give other last bits."""
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    }

@@ -1,0 +1,225 @@
+"""What answers requests on behalf of sites: the same code under every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from konsil.data import TrainingData, test_images, training_data
+from konsil.errors import StateError
+from konsil.evaluation import Columns, columns_of
+from konsil.evaluation.routing import gamma_sums, routed_columns
+from konsil.federation.compute import prepare_process
+from konsil.federation.messages import Reply, Request
+from konsil.federation.plan import Plan
+from konsil.federation.state import SiteState, StateFiles
+from konsil.files import locked
+from konsil.ingredients.context import Upload
+from konsil.ingredients.method import Method
+from konsil.ingredients.site import Networks, Site
+from konsil.randomness import global_stream
+from konsil.supermodel import SuperModel
+from konsil.tasks import Task
+from konsil.weights import Weights
+
+
+class SiteWorker:
+    """Hosts any of a plan's sites. Their state lies in each site's own folder, nowhere else."""
+
+    def __init__(self, plan: Plan, run_folder: Path, device: str = "") -> None:
+        """`device`: this site's own, where it differs from the plan's."""
+        self.plan = plan
+        self.run_folder = run_folder
+        compute = plan.experiment.compute
+        self.compute = compute.model_copy(update={"device": device}) if device else compute
+        prepare_process(self.compute)
+        self._job = ""
+        self._method: Method
+        self._networks: Networks
+        self.training_data = lru_cache(maxsize=None)(self._training_data)
+
+    def handle(self, request: Request) -> Reply:
+        """Answer one request; asking again gives the same answer and trains nothing twice."""
+        if request.plan != self.plan.hash:
+            raise StateError(
+                f"site {request.site}, round {request.round}: refused, the request is of plan "
+                f"{request.plan}, this site agreed to {self.plan.hash}"
+            )
+        answers: dict[str, Callable[[Request], Reply]] = {
+            "round": self._round,
+            "finish": self._round,
+            "collect": self._collect,
+            "calibrate": self._calibrate,
+            "evaluate": self._evaluate,
+        }
+        self._check_known(request, list(answers))
+        return answers[request.kind](request)
+
+    def _check_known(self, request: Request, kinds: list[str]) -> None:
+        """Before any folder is made: a job's name is a folder's, and only the plan gives names."""
+        jobs = [job.name for job in self.plan.jobs]
+        for what, asked, known in (("job", request.job, jobs), ("kind", request.kind, kinds)):
+            if asked not in known:
+                raise StateError(
+                    f"site {request.site}, round {request.round}: refused, the request is of "
+                    f"{what} {asked!r}, the plan has {', '.join(known)}"
+                )
+
+    def _round(self, request: Request) -> Reply:
+        # A killed coordinator's worker may still be at work on this very round: wait for it
+        # instead of racing it, and find the round done.
+        with locked(self._folder(request)):
+            return self._do_once(request)
+
+    def _do_once(self, request: Request) -> Reply:
+        states = self._states(request)
+        state = states.now()
+        if state.round == request.round:
+            return _reply(request, state.facts, state.upload)
+        after = request.facts["after"]
+        # A server that was brought back from before its last record asks for an earlier round.
+        if state.round > request.round and not states.was_after(after):
+            raise StateError(
+                f"site {request.site}: asked for round {request.round}, but its state is at round "
+                f"{state.round}; this run folder is mixed with another run's"
+            )
+        state = states.after(after, state)
+        site = self._site(request, state)
+        method = self._method
+        with global_stream(method.context.seed, request.site, request.round, "local"):
+            method.receive(site, request.parts)
+            state.facts = self._validate(site, request, state)
+            upload = Upload()
+            if request.kind == "round":
+                upload = method.local(site, request.parts)
+                site.finish_learners(upload)
+        check_finite(site, upload)
+        state.facts["weights"] = upload.weights
+        state.upload, state.round = upload.parts, request.round
+        if request.kind == "finish":
+            self._hand_out(request, state)
+        states.save(state, self.plan.experiment.engine.durable)
+        return _reply(request, state.facts, state.upload)
+
+    def _validate(self, site: Site, request: Request, state: SiteState) -> dict[str, Any]:
+        """Means over the validation images of what the site received, and its private best."""
+        if not request.facts["validate"]:
+            return {"measures": {}, "images": 0}
+        method = self._method
+        measures: dict[str, float] = {}
+        for role, received in method.answers(site, request.parts).items():
+            weights = site.localised(role, received)  # as the site runs them, and hands them out
+            measures[role] = site.score(weights)
+            if role in method.private_roles:
+                if request.kind == "finish":
+                    state.last[role] = weights
+                if not method.eligible(request.round):
+                    continue
+                if measures[role] >= state.best_scores.get(role, -1.0):
+                    state.best[role], state.best_scores[role] = weights, measures[role]
+        measures |= method.measures(site, request.parts)
+        return {"measures": measures, "images": site.validation_images}
+
+    def _hand_out(self, request: Request, state: SiteState) -> None:
+        """The site's own models as files in its own folder, for the site to use."""
+        for checkpoint, models in (("best", state.best), ("last", state.last)):
+            folder = self._folder(request) / checkpoint
+            for role, weights in models.items():
+                folder.mkdir(parents=True, exist_ok=True)
+                weights.save(folder / f"{role}.safetensors")
+
+    def _collect(self, request: Request) -> Reply:
+        """The site's specialist, to be put into the super model."""
+        return _reply(request, {}, {"personal": self._private(request, "personal")})
+
+    def _calibrate(self, request: Request) -> Reply:
+        """Sums of validation scores for every gamma: enough to choose it, and no more."""
+        model = self._super_model(request)
+        val = self.training_data(request.site).val
+        sums = gamma_sums(model, val, self._task(request), request.facts["gammas"])
+        return _reply(request, {"sums": sums, "images": len(val)}, {})
+
+    def _evaluate(self, request: Request) -> Reply:
+        """Per-image values of one role on one split, without names of images."""
+        facts = request.facts
+        if facts["split"] == "test":
+            images = test_images(self.plan.data_folder, request.site)
+        else:
+            images = self.training_data(request.site).val
+        if facts["role"] == "super":
+            model = self._super_model(request)
+            columns = routed_columns(model, images, self._task(request), request.site)
+        else:
+            self._begin_job(request)
+            evaluator = self._networks.evaluator
+            columns = columns_of(evaluator, self._answering(request), images, self._task(request))
+        return _reply(request, {"columns": _plain(columns)}, {})
+
+    def _answering(self, request: Request) -> Weights:
+        role = request.facts["role"]
+        if role not in request.parts:
+            return self._private(request, role)
+        site = self._site(request, self._states(request).latest())
+        return site.localised(role, request.parts[role])
+
+    def _private(self, request: Request, role: str) -> Weights:
+        state = self._states(request).latest()
+        models = state.best if request.facts["checkpoint"] == "best" else state.last
+        if role not in models:
+            raise StateError(f"site {request.site}: it has no {role} model; it took no part")
+        return models[role]
+
+    def _site(self, request: Request, state: SiteState) -> Site:
+        self._begin_job(request)
+        data = self.training_data(request.site)
+        return Site(request.site, request.round, self._networks, data, state, request.parts)
+
+    def _super_model(self, request: Request) -> SuperModel:
+        facts = request.facts["model"]
+        return SuperModel.from_parts(facts, request.parts, self.compute.device)
+
+    def _task(self, request: Request) -> Task:
+        self._begin_job(request)
+        return self._method.context.task
+
+    def _begin_job(self, request: Request) -> None:
+        """The method and the networks of this job; those of the job before make room for them."""
+        if request.job != self._job:
+            self._method = self.plan.method(self.plan.job(request.job))
+            self._networks = Networks(self._method.context, self._method.networks(), self.compute)
+            self._job = request.job
+
+    def _training_data(self, site: str) -> TrainingData:
+        return training_data(self.plan.data_folder, self.plan.members(site))
+
+    def _folder(self, request: Request) -> Path:
+        return site_folder(self.run_folder / request.job, request.site)
+
+    def _states(self, request: Request) -> StateFiles:
+        return StateFiles(self._folder(request), self.plan.hash)
+
+
+def check_finite(site: Site, upload: Upload) -> None:
+    """Training that has diverged is an error of this round, not a state to carry on with."""
+    for name, weights in (*site.private.items(), *upload.parts.items()):
+        if not isfinite(float(weights.flat.norm())):
+            raise StateError(
+                f"site {site.name}, round {site.round}: training diverged ({name} is not finite); "
+                "its state stays at the round before; lower training.lr"
+            )
+
+
+def site_folder(job_folder: Path, site: str) -> Path:
+    """A site's own folder: its private state stays there."""
+    return job_folder / "sites" / site
+
+
+def _reply(request: Request, facts: dict[str, Any], parts: dict[str, Weights]) -> Reply:
+    return Reply(request.kind, request.job, request.site, request.round, request.plan, parts, facts)
+
+
+def _plain(columns: Columns) -> dict[str, list[float]]:
+    return {name: values.tolist() for name, values in columns.items()}

@@ -1,0 +1,109 @@
+"""What a method is told, and what it gives back: plain data, the same under every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+from konsil.config import Block, TrainingConfig
+from konsil.ingredients.learner import OptimizerPolicy, moments_layout
+from konsil.networks import NetworkSpec, build_network
+from konsil.randomness import global_stream
+from konsil.tasks import Task
+from konsil.weights import Layout, Parts, Weights
+
+# Parts under this prefix are the server's own (a server optimiser's moments): never sent.
+SERVER_ONLY = "server."
+
+
+class MethodSettings(Block):
+    """A method's settings: frozen, checked, with sane defaults."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a method knows of the experiment, at the server and at every site alike."""
+
+    network: NetworkSpec
+    task: Task
+    training: TrainingConfig
+    sites: tuple[str, ...]  # the roster; a site's place is its label for the selector
+    rounds: int
+    seed: int
+    images: Mapping[str, int] = field(default_factory=dict)  # n_k: training images a site
+    validation: Mapping[str, int] = field(default_factory=dict)  # validation images a site
+
+    def share(self, site: str) -> float:
+        """p_k = n_k / n."""
+        return self.images[site] / sum(self.images.values())
+
+    def validation_work(self, models: int) -> float:
+        """The work of so many models' forward passes over the validation images, a round.
+
+        In units of FedAvg's work, of which a forward pass is a third; 0 if no site is known.
+        """
+        batches = self.training.local_epochs * sum(self.images.values())
+        return models / 3 * sum(self.validation.values()) / batches if batches else 0.0
+
+    def initial(self, spec: NetworkSpec) -> Weights:
+        """Initial weights: the same for every model of a kind, whatever the method."""
+        with global_stream(self.seed, "initial weights", spec):
+            return Weights.of(build_network(spec))
+
+
+@dataclass(frozen=True)
+class TrainedNetwork:
+    """A network that sites train, and what becomes of its optimiser's state between rounds."""
+
+    spec: NetworkSpec
+    optimizer: OptimizerPolicy = "persist"  # at the site; or reset, or average with the weights
+    lr: float | None = None  # default: the experiment's
+    only: frozenset[str] | None = None  # the entries that are trained; default: all
+
+    def moments_layout(self, training: TrainingConfig) -> Layout:
+        """How its optimiser's state is laid out."""
+        layout = Layout.of(build_network(self.spec))
+        return moments_layout(
+            layout if self.only is None else layout.only(self.only), training.optimizer
+        )
+
+
+@dataclass
+class Upload:
+    """What a site sends: parts, and the weight of each in its mean."""
+
+    parts: dict[str, Weights] = field(default_factory=dict)
+    weights: dict[str, float] = field(default_factory=dict)
+
+    def add(self, name: str, part: Weights, weight: float) -> Self:
+        """One more part."""
+        self.parts[name] = part
+        self.weights[name] = float(weight)
+        return self
+
+
+class Means(dict[str, Weights]):
+    """What the server has after a round: the mean of every part, and who is in it."""
+
+    def __init__(
+        self,
+        means: Parts,
+        round: int,
+        sites: tuple[str, ...],
+        individual: Mapping[str, Parts] | None = None,
+    ) -> None:
+        super().__init__(means)
+        self.round = round
+        self.sites = sites  # those that answered, in roster order
+        self.individual = individual or {}  # site -> its upload, for methods that need them
+
+
+def moments_of(network: str) -> str:
+    """The name of the part that holds a network's optimiser state."""
+    return f"{network}.moments"
+
+
+def broadcast(shared: Parts) -> dict[str, Weights]:
+    """What of the shared parts is sent to the sites."""
+    return {name: part for name, part in shared.items() if not name.startswith(SERVER_ONLY)}

@@ -1,0 +1,219 @@
+"""A learner: one resident network and its optimiser, both on flat buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from konsil.config import TrainingConfig
+from konsil.weights import BoundNetwork, Layout, Weights
+
+OptimizerPolicy = Literal["persist", "reset", "average"]
+
+
+class Learner:
+    """Steps a network along its gradients; every site of a process takes its turn with it.
+
+    The optimiser sees one flat tensor instead of a hundred small ones: the same arithmetic per
+    value, at a fraction of the calls. If only some entries are trained, it sees their spans.
+    """
+
+    def __init__(
+        self,
+        bound: BoundNetwork,
+        training: TrainingConfig,
+        lr: float | None = None,
+        only: Collection[str] | None = None,
+    ) -> None:
+        self.bound = bound
+        self.lr = lr or training.lr
+        self.trained_layout = bound.layout if only is None else bound.layout.only(only)
+        if only is not None:
+            _freeze_all_but(bound, only)
+        parameters = _parameters(bound, only)
+        self.optimizer = _optimizer(parameters, training, self.lr) if parameters else None
+        self.moments_layout = moments_layout(self.trained_layout, training.optimizer)
+
+    def load(self, weights: Weights, moments: Weights | None = None) -> Learner:
+        """Take these weights, and these optimiser moments or fresh ones."""
+        self.bound.load(weights)
+        self.bound.grad.zero_()
+        self.bound.net.train()
+        self._load_moments(moments)
+        return self
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The network's logits."""
+        return self.bound.net(x)
+
+    def with_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The network's logits, and of the same pass one vector an image."""
+        return self.bound.net.with_features(x)  # type: ignore[operator]  # networks have it
+
+    def step(self, loss: Tensor) -> None:
+        """One optimiser step along the gradient of `loss`."""
+        self.accumulate(loss)
+        self.apply()
+
+    def accumulate(self, loss: Tensor) -> None:
+        """Add the gradient of `loss` to what is there, without a step."""
+        loss.backward()
+
+    def apply(self) -> None:
+        """One optimiser step along the gradient that is there."""
+        if self.optimizer is not None:
+            self.optimizer.step()
+        self.bound.grad.zero_()
+
+    @property
+    def parameters(self) -> Tensor:
+        """The trainable values, on the device: what changes in this view changes the network."""
+        return self.bound.trainable
+
+    @property
+    def grad(self) -> Tensor:
+        """The accumulated gradient itself, on the device: for terms that need no backward pass."""
+        return self.bound.grad
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self.bound.flat.device
+
+    @contextmanager
+    def at(self, values: Tensor) -> Iterator[None]:
+        """Inside, the network has these trainable values: for a gradient taken elsewhere."""
+        own = self.parameters.clone()
+        self.parameters.copy_(values)
+        try:
+            yield
+        finally:
+            self.parameters.copy_(own)
+
+    @contextmanager
+    def statistics_kept(self) -> Iterator[None]:
+        """Inside, forward passes leave the running statistics as they are."""
+        own = [(buffer, buffer.clone()) for buffer in self.bound.net.buffers()]
+        try:
+            yield
+        finally:
+            for buffer, before in own:
+                buffer.copy_(before)
+
+    def weights(self) -> Weights:
+        """A copy of the weights as they are now."""
+        return self.bound.weights()
+
+    def gradient(self) -> Weights:
+        """A copy of the accumulated gradient, as weights (zero for what is not trainable)."""
+        result = Weights.zeros(self.bound.layout)
+        result.trainable.copy_(self.bound.grad)
+        return result
+
+    def moments(self) -> Weights:
+        """A copy of the optimiser's state: its moments, and the step as a counter."""
+        result = Weights.zeros(self.moments_layout)
+        for entry in result.layout.entries:
+            pieces = [state[entry.name] for state in self._states() if entry.name in state]
+            if pieces and entry.kind == "counter":
+                result.flat[entry.span] = pieces[0].reshape(-1).cpu()  # they step together
+            elif pieces:
+                result.flat[entry.span] = torch.cat([p.reshape(-1) for p in pieces]).cpu()
+        return result
+
+    @property
+    def _parameters(self) -> list[Tensor]:
+        return self.optimizer.param_groups[0]["params"] if self.optimizer else []
+
+    def _states(self) -> list[dict[str, Tensor]]:
+        return [self.optimizer.state.get(p, {}) for p in self._parameters if self.optimizer]
+
+    def _load_moments(self, moments: Weights | None) -> None:
+        if self.optimizer is None:
+            return
+        self.optimizer.state.clear()
+        if moments is None or not moments.layout.entries:
+            return
+        device = self.bound.flat.device
+        fused = self.optimizer.defaults.get("fused")
+        start = 0
+        for parameter in self._parameters:
+            mine = slice(start, start + len(parameter))
+            start = mine.stop
+            self.optimizer.state[parameter] = {
+                # torch wants the step on the device for fused Adam, and on the CPU otherwise
+                e.name: (moments[e.name] if e.kind == "counter" else moments[e.name][mine])
+                .clone()
+                .to(device if fused or e.name != "step" else "cpu")
+                for e in moments.layout.entries
+            }
+
+
+def _parameters(bound: BoundNetwork, only: Collection[str] | None) -> list[Tensor]:
+    """What the optimiser moves, with the gradient where backward passes put it."""
+    whole = (slice(0, bound.layout.trainable),)
+    spans = whole if only is None else _trainable_spans(bound.layout, only)
+    parameters = []
+    for span in spans:
+        parameter = bound.trainable[span]
+        parameter.grad = bound.grad[span]
+        parameters.append(parameter)
+    return parameters
+
+
+def _trainable_spans(layout: Layout, only: Collection[str]) -> tuple[slice, ...]:
+    return layout.spans({e.name for e in layout.entries if e.kind == "trainable"} & set(only))
+
+
+def _freeze_all_but(bound: BoundNetwork, only: Collection[str]) -> None:
+    """No backward pass through what is not trained: it would cost time and change nothing."""
+    for name, parameter in bound.net.named_parameters():
+        parameter.requires_grad_(name in only)
+
+
+def _optimizer(
+    parameters: list[Tensor], training: TrainingConfig, lr: float
+) -> torch.optim.Optimizer:
+    if training.optimizer == "sgd":
+        return torch.optim.SGD(
+            parameters, lr=lr, momentum=training.momentum, weight_decay=training.weight_decay
+        )
+    fused = parameters[0].device.type in ("cpu", "cuda")
+    return torch.optim.Adam(
+        parameters, lr=lr, betas=training.betas, weight_decay=training.weight_decay, fused=fused
+    )
+
+
+def moments_layout(layout: Layout, optimizer: str) -> Layout:
+    """How an optimiser's state is laid out for a network: moments averaged, steps the maximum."""
+    names = ("momentum_buffer",) if optimizer == "sgd" else ("exp_avg", "exp_avg_sq")
+    size = (layout.trainable,)
+    items = [(name, size, "trainable", "body") for name in names]
+    if optimizer != "sgd":
+        items.append(("step", (), "counter", "body"))  # type: ignore[arg-type]
+    return Layout.build(items)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def recompute_statistics(bound: BoundNetwork, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Running statistics of the loaded weights, as a plain mean over these batches.
+
+    Averaged weights do not produce the averaged statistics of their ingredients (SWA, Sec. 3.2).
+    `torch.optim.swa_utils.update_bn` would replace the buffers and so cut them from the flat one.
+    """
+    layers = list(bound.norm_layers())
+    if not layers:
+        return
+    usual = [layer.momentum for layer in layers]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # a cumulative mean
+    bound.net.train()
+    for x, _ in batches:
+        bound.net(x)
+    for layer, momentum in zip(layers, usual, strict=True):
+        layer.momentum = momentum

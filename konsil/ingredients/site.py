@@ -1,0 +1,233 @@
+"""What one hospital is to a method: its images, its networks, what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from konsil.config import ComputeConfig
+from konsil.data import Images, TrainingData, augment_light
+from konsil.evaluation import batches, columns_of
+from konsil.ingredients.context import Context, TrainedNetwork, Upload, moments_of
+from konsil.ingredients.learner import Learner, recompute_statistics
+from konsil.networks import Network, build_network
+from konsil.randomness import generator
+from konsil.tasks import Task
+from konsil.weights import BoundNetwork, Parts, Weights
+
+Batches = Iterator[tuple[Tensor, Tensor]]
+
+
+class Networks:
+    """The resident networks of one process: every site it hosts takes its turn with them."""
+
+    def __init__(
+        self, context: Context, trained: Mapping[str, TrainedNetwork], compute: ComputeConfig
+    ) -> None:
+        self.context = context
+        self.trained = trained
+        self.device = torch.device(compute.device)
+        self._learners: dict[str, Learner] = {}
+        self._frozen: dict[str, BoundNetwork] = {}
+
+    def learner(self, name: str) -> Learner:
+        """The learner of that name, made when it is first needed."""
+        if name not in self._learners:
+            trained = self.trained[name]
+            bound = BoundNetwork(build_network(trained.spec), self.device)
+            training = self.context.training
+            self._learners[name] = Learner(bound, training, trained.lr, trained.only)
+        return self._learners[name]
+
+    def frozen(self, slot: str) -> BoundNetwork:
+        """A further network of the task that is asked and never trained, one a slot."""
+        if slot not in self._frozen:
+            self._frozen[slot] = BoundNetwork(build_network(self.context.network), self.device)
+        return self._frozen[slot]
+
+    @cached_property
+    def evaluator(self) -> BoundNetwork:
+        """The network that answers in validation and evaluation, apart from what is trained."""
+        return BoundNetwork(build_network(self.context.network), self.device)
+
+
+class Memory(Protocol):
+    """What lasts from round to round at a site: named weights, and notes that fit JSON."""
+
+    private: dict[str, Weights]
+    notes: dict[str, Any]
+
+
+class Site:
+    """One hospital in one round, as a method sees it. No test image can be reached from here."""
+
+    def __init__(
+        self,
+        name: str,
+        round: int,
+        networks: Networks,
+        data: TrainingData,
+        memory: Memory,
+        shared: Parts,
+    ) -> None:
+        self.name = name
+        self.round = round  # 1, 2, ...
+        self.private = memory.private
+        self.notes = memory.notes
+        self._networks = networks
+        self._data = data
+        self._shared = shared
+        self._used: dict[str, Learner] = {}
+
+    @property
+    def context(self) -> Context:
+        """What the method knows of the experiment."""
+        return self._networks.context
+
+    @property
+    def task(self) -> Task:
+        """What is learned."""
+        return self.context.task
+
+    @property
+    def images(self) -> int:
+        """n_k: the number of training images."""
+        return len(self._data.train)
+
+    @property
+    def training(self) -> Images:
+        """The training images, for `indexed_batches`."""
+        return self._data.train
+
+    @property
+    def validation(self) -> Images:
+        """The validation images, for `indexed_batches`."""
+        return self._data.val
+
+    @property
+    def index(self) -> int:
+        """The site's place in the roster: its label for the selector."""
+        return self.context.sites.index(self.name)
+
+    def learner(self, network: str, weights: Weights) -> Learner:
+        """The learner of that name with these weights, and moments by its policy."""
+        learner = self._networks.learner(network)
+        policy = self._networks.trained[network].optimizer
+        source = {"persist": self.private, "average": self._shared, "reset": {}}[policy]
+        learner.load(self.localised(network, weights), source.get(moments_of(network)))
+        self._used[network] = learner
+        return learner
+
+    def running(self, network: str) -> Learner:
+        """The learner of that name that this round has begun with."""
+        return self._used[network]
+
+    def train(self, learner: Learner) -> Learner:
+        """The plain local work: every batch of the round, one step each."""
+        for x, y in self.batches():
+            learner.step(self.task.loss(learner(x), y))
+        return learner
+
+    def batches(self, purpose: str = "", epochs: int | None = None) -> Batches:
+        """This round's batches: the same for every method.
+
+        A method that by definition looks at further batches (a second phase, an inner step,
+        fine-tuning) names their purpose, and gets the images in an order of its own.
+        """
+        for _, x, y in self.indexed_batches(self._data.train, purpose, epochs):
+            yield x, y
+
+    def indexed_batches(
+        self, images: Images, purpose: str = "", epochs: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Batches of one of the site's splits, with the places of their images in it."""
+        training = self.context.training
+        name = (self.context.seed, self.name, self.round, *([purpose] if purpose else []))
+        noise = generator(*name, "augmentation")
+        for epoch in range(training.local_epochs if epochs is None else epochs):
+            order = torch.randperm(len(images), generator=generator(*name, "order", epoch))
+            for index in order.split(training.batch_size):
+                x, y = images.batch(index, self._networks.device)
+                if training.augment == "light":
+                    x, y = augment_light(x, y, noise)
+                yield index, x, y
+
+    def columns(self, weights: Weights) -> dict[str, np.ndarray]:
+        """Per-image validation values of these weights."""
+        return columns_of(self._networks.evaluator, weights, self._data.val, self.task)
+
+    def score(self, weights: Weights) -> float:
+        """The main metric of these weights on the site's validation split."""
+        return float(self.columns(weights)[self.task.main_metric].mean())
+
+    @torch.no_grad()
+    def validation_losses(self, weights: Weights) -> Tensor:
+        """The loss of these weights on each of the site's validation images, float64."""
+        net = self._loaded(self._networks.evaluator, weights)
+        losses = [self.task.losses(net(x), y) for x, y in self.validation_batches()]
+        return torch.cat(losses).cpu().double()
+
+    def validation_loss(self, weights: Weights) -> float:
+        """The mean loss of these weights on the site's validation images."""
+        return float(self.validation_losses(weights).mean())
+
+    @property
+    def validation_images(self) -> int:
+        """The number of validation images."""
+        return len(self._data.val)
+
+    def eval_network(self, network: str, weights: Weights) -> Network:
+        """The network of that name with these weights, in evaluation mode, not to be trained."""
+        return self._loaded(self._networks.learner(network).bound, weights)
+
+    def frozen(self, slot: str, weights: Weights) -> Network:
+        """One more network of the task with these weights, in evaluation mode; one a slot."""
+        return self._loaded(self._networks.frozen(slot), weights)
+
+    @staticmethod
+    def _loaded(bound: BoundNetwork, weights: Weights) -> Network:
+        bound.load(weights)
+        return bound.net.eval()  # type: ignore[return-value]  # here they all are
+
+    def validation_batches(self) -> Batches:
+        """The validation images, in order."""
+        return batches(self._data.val, self._networks.device)
+
+    def training_images(self) -> Batches:
+        """The training images, in order."""
+        return batches(self._data.train, self._networks.device)
+
+    def recalibrated(self, weights: Weights) -> Weights:
+        """These weights with norm statistics recomputed on the site's training images."""
+        if weights.layout.statistics.start == weights.layout.statistics.stop:
+            return weights
+        evaluator = self._networks.evaluator
+        evaluator.load(weights)
+        recompute_statistics(evaluator, self.training_images())
+        return evaluator.weights()
+
+    def finish_learners(self, upload: Upload) -> None:
+        """Keep or send the moments of every optimiser that ran, by its policy."""
+        for name, learner in self._used.items():
+            policy = self._networks.trained[name].optimizer
+            if policy == "persist":
+                self.private[moments_of(name)] = learner.moments()
+            elif policy == "average":
+                weight = upload.weights.get(name, self.images)  # as the weights have
+                upload.add(moments_of(name), learner.moments(), weight)
+            if self._statistics_stay:
+                self.private[f"{name}.statistics"] = learner.weights()
+
+    @property
+    def _statistics_stay(self) -> bool:
+        return self.context.training.running_statistics == "local"
+
+    def localised(self, network: str, weights: Weights) -> Weights:
+        """These weights as this site runs them: with its own statistics if those stay local."""
+        own = self.private.get(f"{network}.statistics") if self._statistics_stay else None
+        return weights if own is None else weights.with_statistics_of(own)

@@ -1,0 +1,133 @@
+"""Images that occur twice: byte for byte, or nearly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from konsil.data.notes import Note, Pair, between_splits, exact_copies, how_many
+from konsil.data.recipe import mask_files
+from konsil.data.sources import Item
+from konsil.prepare.check.look import Seen
+from konsil.prepare.check.similarity import links
+
+Splits = Mapping[tuple[str, str], str]  # site and patient -> split
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Two files that hold the same picture; of volumes, the first slices that are alike."""
+
+    first: Item
+    second: Item
+    similarity: float | None  # None: the same bytes
+
+    @property
+    def pair(self) -> Pair:
+        """Both."""
+        return self.first, self.second
+
+    def to_json(self) -> dict[str, Any]:
+        """Who, where, and how much alike."""
+        both = [
+            {"site": i.site, "split": i.split, "image": i.name} for i in (self.first, self.second)
+        ]
+        return {"images": both, "exact": self.similarity is None, "similarity": self.similarity}
+
+
+def find_copies(seen: Sequence[Seen], splits: Splits) -> list[Copy]:
+    """Exact copies, then those that only look the same and are of different patients."""
+    digests = _digests(seen)
+    exact = exact_copies([_with_split(one.item, splits) for one in seen], digests)
+    copies = [Copy(first, second, None) for first, second in exact]
+    found: set[tuple[str, str]] = set()
+    for first, second, similarity in _alike(seen, splits):
+        files = first.image, second.image
+        if digests[first.image] != digests[second.image] and files not in found:
+            copies.append(Copy(first, second, round(similarity, 3)))
+        found.add(files)
+    return copies
+
+
+def _digests(seen: Sequence[Seen]) -> dict[str, str]:
+    return {name: digest for one in seen for name, digest in one.digests.items()}
+
+
+def _with_split(item: Item, splits: Splits) -> Item:
+    return replace(item, split=splits.get((item.site, item.patient), item.split))
+
+
+def _alike(seen: Sequence[Seen], splits: Splits) -> list[tuple[Item, Item, float]]:
+    images = [_with_split(image, splits) for one in seen for image in one.images]
+    if not images:
+        return []
+    alike = links(
+        np.concatenate([one.thumbnails for one in seen]),
+        _numbered([image.site for image in images]),
+        _numbered([f"{image.site}/{image.patient}" for image in images]),
+    )
+    return [(images[i], images[j], similarity) for i, j, similarity in alike]
+
+
+def _numbered(names: Sequence[str]) -> Any:
+    return np.unique(np.array(names), return_inverse=True)[1]
+
+
+# --- in words -----------------------------------------------------------------------------------
+
+
+def notes_on(copies: Sequence[Copy], seen: Sequence[Seen]) -> list[Note]:
+    """What the copies mean for training."""
+    exact = [one.pair for one in copies if one.similarity is None]
+    near = [one.pair for one in copies if one.similarity is not None]
+    visits = ". If they are slices or visits of one patient, say so by `patient`"
+    return [
+        *_labelled_differently(exact, _digests(seen)),
+        *_by_place(exact, "the same, byte for byte, as", ""),
+        *_by_place(near, "almost the same as", visits),
+    ]
+
+
+def _by_place(pairs: Sequence[Pair], how: str, also: str) -> list[Note]:
+    rest = [(a, b) for a, b in pairs if a.split == b.split]
+    sites = [(a, b) for a, b in rest if a.site != b.site]
+    within = [(a, b) for a, b in rest if a.site == b.site]
+    notes = between_splits(pairs, how)
+    if sites:
+        text = (
+            f"{how_many(sites)} {how} one at another site, such as {_at_sites(sites[0])}; a site "
+            "then learns from, or is tested on, another one's data: keep each at one site"
+        )
+        notes.append(Note("copies at several sites", text))
+    if within:
+        a, b = within[0]
+        text = (
+            f"{how_many(within)} {how} another one of the same site and split, such as {a.name} "
+            f"and {b.name}; they count double: take the copies away{also}"
+        )
+        notes.append(Note("copies in one split", text))
+    return notes
+
+
+def _labelled_differently(pairs: Sequence[Pair], digests: Mapping[str, str]) -> list[Note]:
+    """The same image with two answers: one of them is wrong."""
+
+    def label(item: Item) -> list[str]:
+        return [digests.get(name, name) for name in mask_files(item)]
+
+    different = [(a, b) for a, b in pairs if label(a) != label(b)]
+    if not different:
+        return []
+    text = (
+        f"{how_many(different)} the same, byte for byte, as one with another label, such as "
+        f"{_at_sites(different[0])}; find out which label is right, and keep that one"
+    )
+    return [Note("copies with different labels", text)]
+
+
+def _at_sites(pair: Pair) -> str:
+    a, b = pair
+    return f"{a.name} ({a.site}) and {b.name} ({b.site})"

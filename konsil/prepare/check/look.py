@@ -1,0 +1,249 @@
+"""Every file of a federation opened once, and what is worth knowing of it kept.
+
+Files are opened by `open_with_masks`, as in training: what can be looked at can be trained on.
+Pixels are not kept, so neither the number of files nor their size limits what can be checked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from konsil.data.findings import BadFile, Findings
+from konsil.data.image_with_masks import ImageWithMasks, Mask, is_picture, open_with_masks
+from konsil.data.listing import Listing
+from konsil.data.manifest import Slices
+from konsil.data.origin import FileSource
+from konsil.data.planes import chosen_planes
+from konsil.data.recipe import Reading
+from konsil.data.sources import Item
+from konsil.prepare.check.pool import by_processes, by_threads
+
+Report = Callable[[str, int, int], None]  # site, files done, files of the site
+
+TELL_EVERY = 0.05  # seconds
+THUMBNAIL = 32  # pixels a side
+SAMPLE = 128  # pixels of the longer side: histogram and statistics of more would say the same
+GREYS = 256
+PERCENTILES = (5, 25, 50, 75, 95)
+# The columns of `Seen.statistics`: these, channel after channel (grey, or red, green, blue).
+STATISTICS = ("mean", "deviation", *(f"percentile {p}" for p in PERCENTILES))
+SHARES = np.array(PERCENTILES) / 100 - 1e-9  # of all pixels; sums of fractions are not exact
+POWERS = np.arange(GREYS)[:, None] ** np.array([1.0, 2.0])  # of every grey
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One picture, or one volume with its masks, after it was looked at.
+
+    What is said of "the images" of a volume holds for the planes that training will use.
+    """
+
+    item: Item
+    kind: str  # PNG, JPEG, ... or volume
+    size: tuple[int, int]  # width and height of an image
+    planes: tuple[int, ...]  # of a volume; () for a picture, which is one image
+    spacing: tuple[float, float, float] | None  # volumes: mm between planes, rows, columns
+    pixel: str  # such as "8-bit colour", "16-bit grey", "float"
+    low: float  # the darkest and
+    high: float  # the brightest intensity, as the file has them
+    values: dict[int, int]  # mask values and how often they occur, background left out
+    areas: dict[str, float]  # structure -> mean fraction of an image that it covers
+    without: dict[str, int]  # structure -> images on which it is not marked
+    unmarked: int  # images on which nothing is marked
+    thumbnails: NDArray[np.uint8]  # [n, 32, 32], grey
+    levels: NDArray[np.uint16]  # [n, 1, 256] or [n, 4, 256]: how often each level of grey (, red,
+    # green, blue) occurs at 8 bit, among evenly spaced pixels
+    channels: int  # that the federation's images have
+    digests: dict[str, str]  # file -> sha256
+
+    @property
+    def count(self) -> int:
+        """How many images it becomes."""
+        return len(self.thumbnails)
+
+    @property
+    def histogram(self) -> NDArray[np.int64]:
+        """How often each grey occurs, [256], over all images."""
+        return np.asarray(self.levels[:, 0].sum(axis=0, dtype=np.int64))
+
+    @property
+    def statistics(self) -> NDArray[np.float32]:
+        """STATISTICS of every image, channel after channel, [n, F]."""
+        colours = self.levels[:, 1:] if self.levels.shape[1] > 1 else self.levels
+        rows = _of_histograms(colours.reshape(-1, GREYS)).reshape(self.count, -1)
+        wanted = self.channels * len(STATISTICS)  # a grey picture among coloured ones is all alike
+        return np.tile(rows, wanted // rows.shape[1])
+
+    @property
+    def images(self) -> list[Item]:
+        """The item of each image: a picture's own, or one for every plane."""
+        return [replace(self.item, plane=plane) for plane in self.planes] or [self.item]
+
+
+def look_at(
+    source: FileSource, listing: Listing, report: Report | None = None
+) -> tuple[list[Seen], Findings]:
+    """Open every listed file once; what cannot be used is found, not raised."""
+    looker = _Looker(source)
+    progress = _Progress(listing.items, report)
+    seen: list[Seen] = []
+    found = Findings()
+    pictures = all(is_picture(item.image) for item in listing.items)
+    with closing((by_processes if pictures else by_threads)(looker, listing.items)) as results:
+        for item, result in zip(listing.items, results, strict=True):
+            if isinstance(result, BadFile):
+                found.add_file(result.name, result)
+            else:
+                seen.append(result)
+            progress.step(item.site)
+    return seen, found
+
+
+class _Progress:
+    """Tells how far a site is, but not more often than eyes can follow."""
+
+    def __init__(self, items: Sequence[Item], report: Report | None) -> None:
+        self._totals = Counter(item.site for item in items)
+        self._done: Counter[str] = Counter()
+        self._report, self._told = report, 0.0
+
+    def step(self, site: str) -> None:
+        self._done[site] += 1
+        now = time.monotonic()
+        finished = self._done[site] == self._totals[site]
+        if self._report is not None and (finished or now - self._told > TELL_EVERY):
+            self._report(site, self._done[site], self._totals[site])
+            self._told = now
+
+
+class _Looker:
+    """Looks at one file after the other."""
+
+    def __init__(self, source: FileSource) -> None:
+        sites = source.manifest.content.sites
+        self.root: Path = source.root
+        self.channels = source.channels_read()
+        self.readings: dict[str, Reading] = {s: source.manifest.reading(s) for s in sites}
+        self.slices: dict[str, Slices] = {site: source.slices(site) for site in sites}
+
+    def __call__(self, item: Item) -> Seen | BadFile:
+        try:
+            study = open_with_masks(self.root, item, self.readings[item.site])
+            volume = study.kind == "volume"
+            planes = chosen_planes(item, study, self.slices[item.site]) if volume else []
+        except BadFile as bad:
+            return bad
+        return describe(item, study, planes, self.channels)
+
+
+def describe(item: Item, study: ImageWithMasks, planes: Sequence[int], channels: int) -> Seen:
+    """What is kept of a study; `planes` are a volume's chosen ones, none of a picture."""
+    pictures = [_plain(study.pictures[plane]) for plane in planes or [0]]
+    masks = [_of_planes(mask, planes) for mask in study.masks]
+    return Seen(
+        item=item,
+        kind=study.kind,
+        size=pictures[0].size,
+        planes=tuple(planes),
+        spacing=study.spacing,
+        pixel=_pixel(study.raw, study.spacing is not None),
+        low=float(study.raw.min()),
+        high=float(study.raw.max()),
+        values=dict(sum((Counter(mask.counts) for mask in study.masks), Counter[int]())),
+        areas={name: area for mask in masks for name, area in _areas(mask).items()},
+        without={name: n for mask in masks for name, n in _without(mask).items()},
+        unmarked=_unmarked(masks),
+        thumbnails=np.stack([_thumbnail(picture) for picture in pictures]),
+        levels=np.array([_levels(picture, channels) for picture in pictures], np.uint16),
+        channels=channels,
+        digests=study.digests,
+    )
+
+
+# --- intensities --------------------------------------------------------------------------------
+
+
+def _pixel(raw: NDArray[Any], volume: bool) -> str:
+    colour = "colour" if raw.ndim == 4 else "grey"
+    if raw.dtype.kind == "f":
+        return "float" if raw.ndim == 3 else "float colour"
+    # A picture of 16 bit comes as wider numbers, a volume as its file has them.
+    bits = 8 * raw.dtype.itemsize if volume or raw.dtype == np.uint8 else 16
+    return f"{bits}-bit {colour}"
+
+
+def _plain(picture: Image.Image) -> Image.Image:
+    """The picture as grey or red, green, blue."""
+    if picture.mode in ("L", "RGB"):
+        return picture
+    return picture.convert("L" if picture.mode in ("1", "LA", "La") else "RGB")
+
+
+def _levels(picture: Image.Image, channels: int) -> list[list[int]]:
+    """Histograms of every n-th pixel of every n-th row: of grey and, if they count, of colours."""
+    step = -(-max(picture.size) // SAMPLE)
+    if step > 1:
+        sides = [max(1, side // step) for side in picture.size]
+        picture = picture.resize((sides[0], sides[1]), Image.Resampling.NEAREST)
+    grey = picture.convert("L").histogram()
+    if channels == 1 or picture.mode == "L":
+        return [grey]
+    colours = picture.histogram()
+    return [grey, colours[:GREYS], colours[GREYS : 2 * GREYS], colours[2 * GREYS :]]
+
+
+def _thumbnail(picture: Image.Image) -> NDArray[np.uint8]:
+    """Small, grey, square. Half of the way by whole pixels: cheap, and copies stay alike."""
+    side = (THUMBNAIL, THUMBNAIL)
+    grey = picture.convert("L")
+    return np.asarray(grey.resize(side, Image.Resampling.BILINEAR, reducing_gap=2.0))
+
+
+def _of_histograms(counts: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """The STATISTICS of the pixels with these histograms, [rows, len(STATISTICS)]."""
+    parts = counts / counts.sum(axis=1, keepdims=True)
+    means, squares = (parts @ POWERS).T
+    deviations = np.sqrt(np.maximum(0, squares - means**2))
+    below = parts.cumsum(axis=1)
+    percentiles = (below[:, None, :] < SHARES[:, None]).sum(axis=2)
+    return np.column_stack([means, deviations, percentiles]).astype(np.float32)
+
+
+# --- masks --------------------------------------------------------------------------------------
+
+
+def _of_planes(mask: Mask, planes: Sequence[int]) -> Mask:
+    """The mask of the chosen planes alone."""
+    if not planes or len(planes) == len(mask.values):
+        return mask
+    return replace(mask, values=mask.values[list(planes)])
+
+
+def _areas(mask: Mask) -> dict[str, float]:
+    return {name: area / mask.values.size for name, area in mask.areas().items()}
+
+
+def _without(mask: Mask) -> dict[str, int]:
+    if len(mask.values) == 1:
+        return {name: int(area == 0) for name, area in mask.areas().items()}
+    layers = zip(mask.structures, mask.planes(mask.values), strict=True)
+    return {name: int((~layer.any(axis=(1, 2))).sum()) for (name, _), layer in layers}
+
+
+def _unmarked(masks: Sequence[Mask]) -> int:
+    if not masks:
+        return 0
+    if len(masks[0].values) == 1:
+        return int(not any(mask.counts for mask in masks))
+    marked = [(mask.values != mask.background).any(axis=(1, 2)) for mask in masks]
+    return int((~np.logical_or.reduce(marked)).sum())

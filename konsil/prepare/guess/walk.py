@@ -1,0 +1,183 @@
+"""What lies in a folder: pictures, volumes, DICOM series, tables. Only headers are read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from konsil.data.findings import BadFile
+from konsil.data.sources import SUFFIXES, VOLUME_SUFFIXES, without_suffix
+from konsil.errors import DataError
+from konsil.prepare.guess.words import says_mask
+
+if TYPE_CHECKING:
+    from konsil.data.volumes.headers import Header
+
+DICOM = (".dcm", ".ima")
+COMPANIONS = (".raw", ".zraw", ".raw.gz")  # the voxels that belong to .mhd and .nhdr
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A picture, a volume, or the folder of a DICOM series."""
+
+    path: str  # relative to the federation's folder
+    kind: Literal["picture", "volume", "series"]
+    segmentation: bool = False  # a DICOM SEG
+    descriptions: tuple[str, ...] = ()  # of a folder's images, if it holds several series
+
+    @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """Folders and name."""
+        return tuple(self.path.split("/"))
+
+    @property
+    def dirs(self) -> tuple[str, ...]:
+        """The folders it lies in."""
+        return self.parts[:-1]
+
+    @cached_property
+    def stem(self) -> str:
+        """Its name without suffix."""
+        return self.parts[-1] if self.kind == "series" else without_suffix(self.parts[-1])
+
+    @property
+    def suffix(self) -> str:
+        """The suffix as it is written."""
+        return self.parts[-1][len(self.stem) :]
+
+
+@dataclass
+class Contents:
+    """Everything that was found."""
+
+    units: list[Unit] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)  # CSV
+    datalists: list[str] = field(default_factory=list)  # JSON
+    others: dict[str, list[str]] = field(default_factory=dict)  # suffix -> files that are not read
+    broken: list[str] = field(default_factory=list)  # links that lead nowhere
+
+
+def walk(root: Path) -> Contents:
+    """Everything below a folder, in the order of names; hidden things are left alone."""
+    if not root.is_dir():
+        raise DataError(f"{root}: no such folder; give the folder that holds the sites' images")
+    contents = Contents()
+    _walk(root, "", contents, frozenset())
+    return contents
+
+
+def _walk(root: Path, folder: str, contents: Contents, above: frozenset[str]) -> None:
+    real = os.path.realpath(root / folder)
+    if real in above:  # a link to a folder that it lies in
+        return
+    try:
+        entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise DataError(f"{root / folder}: cannot be listed ({error.strerror})") from None
+    visible = [entry for entry in entries if not entry.name.startswith(".")]
+    files = [entry.name for entry in visible if entry.is_file()]
+    dicom = _dicom_files(root / folder, files)
+    contents.units += _dicom_units(root, folder, dicom)
+    for name in files:
+        if name not in dicom:
+            _take(f"{folder}/{name}" if folder else name, contents)
+    for entry in visible:
+        path = f"{folder}/{entry.name}" if folder else entry.name
+        if entry.is_symlink() and not os.path.exists(entry.path):
+            contents.broken.append(path)
+        elif entry.is_dir():
+            _walk(root, path, contents, above | {real})
+
+
+def _take(path: str, contents: Contents) -> None:
+    name = path.lower()
+    if name.endswith(SUFFIXES):
+        contents.units.append(Unit(path, "picture"))
+    elif name.endswith(VOLUME_SUFFIXES):
+        contents.units.append(Unit(path, "volume"))
+    elif name.endswith(".csv"):
+        contents.tables.append(path)
+    elif name.endswith(".json"):
+        contents.datalists.append(path)
+    elif not name.endswith((*COMPANIONS, ".yaml", ".yml", ".md", ".txt")):
+        suffix = os.path.splitext(name)[1] or "no suffix"
+        contents.others.setdefault(suffix, []).append(path)
+
+
+# --- DICOM --------------------------------------------------------------------------------------
+
+
+def _dicom_files(folder: Path, names: list[str]) -> set[str]:
+    """The DICOM files of a folder: by their suffix, or, without one, by their first bytes."""
+    named = {name for name in names if name.lower().endswith(DICOM)}
+    bare = [name for name in names if _has_no_suffix(name)]
+    if bare and _is_dicom(folder / bare[0]):
+        named |= {name for name in bare if _is_dicom(folder / name)}
+    return named
+
+
+def _has_no_suffix(name: str) -> bool:
+    """Archives often name files by number or UID."""
+    suffix = os.path.splitext(name)[1]
+    return (not suffix or suffix[1:].isdigit()) and name.upper() != "DICOMDIR"
+
+
+def _is_dicom(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(132)[128:] == b"DICM"
+    except OSError:
+        return False
+
+
+def _dicom_units(root: Path, folder: str, names: set[str]) -> Iterator[Unit]:
+    """A folder that is a series, or files that are each a volume of their own."""
+    if not names:
+        return
+    place = root / folder
+    headers = _headers(place, _sample(names))
+    if len({header.series for header in headers}) > 1:
+        headers = _headers(place, sorted(names))
+    images = [header for header in headers if not header.is_segmentation]
+    masks = [header for header in headers if header.is_segmentation]
+    series = {header.series for header in images}
+    if not folder or (1 < len(images) == len(series) == len(names) - len(masks)):
+        masks += images  # files of their own
+    elif images:
+        several = len(series) > 1 or masks  # then one of them must be chosen
+        yield Unit(folder, "series", descriptions=_descriptions(images) if several else ())
+    elif len(masks) == 1 == len(names):
+        yield Unit(folder, "series", segmentation=True)
+        return
+    for header in masks:
+        path = f"{folder}/{header.path.name}" if folder else header.path.name
+        yield Unit(path, "volume", segmentation=header.is_segmentation)
+
+
+def _sample(names: set[str]) -> list[str]:
+    """First, middle and last, and whatever is called a mask."""
+    ordered = sorted(names)
+    chosen = {ordered[0], ordered[len(ordered) // 2], ordered[-1]}
+    return sorted(chosen | {name for name in ordered if says_mask(name)})
+
+
+def _headers(folder: Path, names: list[str]) -> list[Header]:
+    from konsil.data.volumes.headers import read_headers
+
+    headers = []
+    for name in names:
+        try:
+            headers += read_headers(folder / name)
+        except BadFile:  # `konsil data check` says what is wrong with it
+            continue
+    return headers
+
+
+def _descriptions(headers: list[Header]) -> tuple[str, ...]:
+    found = {str(header.dataset.get("SeriesDescription") or "") for header in headers}
+    return tuple(sorted(found))

@@ -1,0 +1,223 @@
+"""RIGA: 750 fundus pictures of three sources, outlined by six ophthalmologists each.
+
+The layout is certain (several public loaders agree on names and counts). There are no masks:
+beside every picture (`image1prime`) lie six copies (`image1-1` to `-6`) into which a grader drew
+the disc and the cup as two closed lines. The lines are where copy and picture differ; filled, they
+are the grader's masks, and what more than half of the graders marked counts. A grader whose lines
+are not two closed ones, one inside the other, is left out of that picture and reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from konsil.data.findings import Findings
+from konsil.prepare.importers.base import Case, Importer, LeftOut, Options, Source
+from konsil.prepare.importers.pictures import (
+    FUNDUS_HEAD,
+    FundusCase,
+    blaming,
+    disc_and_cup,
+    read_image,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from PIL import Image
+
+    Mask = NDArray[np.bool_]
+
+SITES = {"binrushed": "riga_binrushed", "magrabi": "riga_magrabia", "messidor": "riga_messidor"}
+FILE = re.compile(
+    r"(?:^|.*/)(?P<folder>(?P<source>binrushed|magrabi|messidor)[^/]*)/"
+    r"image\s*(?P<number>\d+)(?:(?P<prime>prime)|-(?P<grader>\d))\.(?:tiff?|jpe?g|png|bmp)$",
+    re.IGNORECASE,
+)
+CORRECTED = "-corrected"  # BinRushed1-Corrected replaces BinRushed1, which has no prime pictures
+DIFFERENT = 30  # grey levels; lines are drawn in a plain colour, compression stays below
+BRIDGED = (0, 1, 2)  # pixels by which a line is thickened until it is closed
+SHORTEST = 0.01  # of the picture's width; what is smaller is a speck
+LAYOUT = """
+BinRushed/{BinRushed1-Corrected,BinRushed2,BinRushed3,BinRushed4}/image1prime.jpg
+                                                                  image1-1.jpg ... image1-6.jpg
+Magrabia/{MagrabiaMale,MagrabiFemale}/image1prime.tif, image1-1.tif ... image1-6.tif
+MESSIDOR/image1prime.tif, image1-1.tif ... image1-6.tif
+"""
+
+
+# --- finding --------------------------------------------------------------------------------------
+
+
+def find(source: Source, options: Options) -> Sequence[Case]:
+    """Every picture with the copies of its graders; whatever of the three sources is there."""
+    found = Findings()
+    pictures: dict[tuple[str, int], dict[str, str]] = {}  # folder, number -> prime, 1 ... -> path
+    for path in source.files:
+        if match := FILE.match(path):
+            files = pictures.setdefault((match["folder"], int(match["number"])), {})
+            first = files.setdefault(match["grader"] or "prime", path)
+            if first != path:
+                cure = "keep one of the two; was the data set unpacked twice?"
+                found.add("file that is there twice", f"{first} and {path}", cure)
+    if not pictures:
+        raise source.not_understood("no RIGA picture was found")
+    source.refuse_unexplained([p for files in pictures.values() for p in files.values()], found)
+    cases = _cases(source.root, pictures, found)
+    found.raise_if_any(source.root)
+    return cases
+
+
+def _cases(
+    root: Path, pictures: Mapping[tuple[str, int], Mapping[str, str]], found: Findings
+) -> list[Case]:
+    replaced = {f.lower().removesuffix(CORRECTED) for f, _ in pictures if CORRECTED in f.lower()}
+    cases: list[Case] = []
+    for (folder, number), files in sorted(pictures.items()):
+        graders = {grader: path for grader, path in files.items() if grader != "prime"}
+        if folder.lower() in replaced:
+            mask = partial(_leave_out, f"the corrected folder replaces {folder}")
+        elif "prime" not in files:
+            mask = partial(_leave_out, f"there is no picture without lines (image{number}prime)")
+        else:
+            mask = partial(_majority, root, files["prime"], graders)
+        if not graders:
+            cure = "get the data set again, or take the picture away"
+            found.add("picture without a grader's copy", files["prime"], cure)
+        image = files.get("prime") or next(iter(files.values()))
+        source = next(name for name in SITES if folder.lower().startswith(name))
+        name = f"{folder}_image{number}"
+        cases.append(FundusCase(site=SITES[source], name=name, root=root, image=image, mask=mask))
+    return cases
+
+
+# --- from lines to masks --------------------------------------------------------------------------
+
+
+def _leave_out(why: str) -> tuple[NDArray[np.uint8], str]:
+    raise LeftOut(why)
+
+
+def _majority(root: Path, prime: str, graders: Mapping[str, str]) -> tuple[NDArray[np.uint8], str]:
+    """What more than half of the usable graders marked, and who was not usable."""
+    import numpy as np
+
+    picture = read_image(root / prime).convert("RGB")
+    votes = np.zeros((2, picture.height, picture.width), dtype=np.uint8)  # disc and cup
+    usable = 0
+    unusable = [f"grader {g} (no file)" for g in map(str, range(1, 7)) if g not in graders]
+    for grader, path in sorted(graders.items()):
+        with blaming(path):
+            copy = read_image(root / path).convert("RGB")
+        try:
+            disc, cup = outlined(_lines(picture, copy))
+            votes[0] += disc
+            votes[1] += cup
+            usable += 1
+        except LeftOut as why:
+            unusable.append(f"grader {grader} ({why})")
+    if not usable:
+        raise LeftOut("no grader is usable: " + ", ".join(unusable))
+    disc, cup = votes > usable // 2
+    note = f"without {', '.join(unusable)}: {usable} of 6 graders remain" if unusable else ""
+    return disc_and_cup(disc, cup), note
+
+
+def _lines(picture: Image.Image, copy: Image.Image) -> Mask:
+    """Where a copy differs from the picture."""
+    import numpy as np
+    from PIL import ImageChops
+
+    if copy.size != picture.size:
+        raise LeftOut("another size than the picture")
+    difference = np.asarray(ImageChops.difference(picture, copy))
+    lines: Mask = difference[..., 0] > DIFFERENT
+    for channel in (1, 2):
+        lines |= difference[..., channel] > DIFFERENT
+    return lines
+
+
+def outlined(lines: Mask) -> tuple[Mask, Mask]:
+    """Disc and cup inside two closed lines; LeftOut if there are no such two."""
+    import numpy as np
+
+    if not lines.any():
+        raise LeftOut("no line")
+    rows, columns = np.flatnonzero(lines.any(axis=1)), np.flatnonzero(lines.any(axis=0))
+    margin = max(BRIDGED) + 1
+    box = (
+        slice(max(rows[0] - margin, 0), rows[-1] + margin + 1),
+        slice(max(columns[0] - margin, 0), columns[-1] + margin + 1),
+    )
+    shortest = max(SHORTEST * lines.shape[1], 4)
+    attempts = []
+    for bridge in BRIDGED:
+        closed, broken = _closed(lines[box], bridge, shortest)
+        if len(closed) == 2 and not broken:
+            break
+        attempts.append(f"{len(closed)} closed and {broken} open lines instead of 2 closed ones")
+    else:
+        raise LeftOut(attempts[0])
+    disc, cup = (np.zeros_like(lines) for _ in range(2))
+    disc[box], cup[box] = sorted(closed, key=np.count_nonzero, reverse=True)
+    if (cup & ~disc).any():
+        raise LeftOut("neither line is inside the other")
+    return disc, cup
+
+
+def _closed(lines: Mask, bridge: int, shortest: float) -> tuple[list[Mask], int]:
+    """The insides of closed lines with the lines themselves, and the number of open ones."""
+    import numpy as np
+    from scipy import ndimage
+
+    thick = ndimage.binary_dilation(lines, iterations=bridge) if bridge else lines
+    labels, _ = ndimage.label(thick, structure=np.ones((3, 3)))
+    insides, broken = [], 0
+    for number, box in enumerate(ndimage.find_objects(labels), start=1):
+        line = labels[box] == number
+        height, width = (side - 2 * bridge for side in line.shape)
+        if max(height, width) < shortest:
+            continue  # a speck
+        filled = ndimage.binary_fill_holes(line)
+        if bridge:
+            filled = ndimage.binary_erosion(filled, iterations=bridge)
+        enclosed = np.count_nonzero(filled & ~lines[box])
+        if enclosed < height * width / 4:  # a round line encloses three quarters of its box
+            broken += 1
+            continue
+        inside = np.zeros_like(lines)
+        inside[box] = filled
+        insides.append(inside)
+    return insides, broken
+
+
+IMPORTERS = (
+    Importer(
+        name="riga",
+        title="RIGA, retinal fundus images for glaucoma analysis, University of Michigan",
+        sites=tuple(SITES.values()),
+        layout=LAYOUT,
+        certainty="certain: several public loaders agree on names and counts",
+        licence="CC BY-NC 4.0, as the deposit's metadata say",
+        home="https://doi.org/10.7302/Z23R0R29 (Deep Blue Data)",
+        table="FedSM, Table 1",
+        paper={
+            "riga_binrushed": {"images": 195},
+            "riga_magrabia": {"images": 94},
+            "riga_messidor": {"images": 460},
+        },
+        head=FUNDUS_HEAD,
+        find=find,
+        differs={
+            "riga_binrushed": "the published set has 195 pictures",
+            "riga_magrabia": "the published set has 95 pictures, one of them (MagrabiFemale "
+            "image48) without a copy free of lines, which leaves the paper's 94",
+            "riga_messidor": "the published set has 460 pictures",
+        },
+        options=("crop",),
+    ),
+)

@@ -1,0 +1,208 @@
+"""Cases that are volumes of the prostate, written as NIfTI with their affine.
+
+Masks of public sets do not always lie on their image's voxels as their headers tell it. One rule
+for all of them, and a note in the report whenever more than turning was needed:
+
+- voxels that are the image's, in any storage order: turned;
+- the image's shape, but other positions: laid on voxel by voxel. A mask is drawn on slices, so
+  as many slices are the same slices, and the header is wrong (the published recipe does so too);
+- another shape: put where the header says, if every labelled voxel falls inside the image.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from konsil.data.findings import BadFile
+from konsil.prepare.importers.base import Case, Options, Source, Written
+from konsil.prepare.importers.pictures import blaming
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from konsil.data.volumes.grid import Volume
+
+PROSTATE_HEAD = {
+    "task": "segmentation",
+    "structures": {"prostate": [1]},
+    "channels": 1,
+    "slices": {"view": "axial", "which": "labelled"},
+}
+TABLES = "FedSM, Table 8 (cases) and Table 2 (slices)"
+CASES, SLICES = "cases", "labelled slices"
+AGAIN = "get the file again, or take the case away"
+TOO_FAR = 0.25  # of the image's diagonal: then the header is not wrong but another's
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A volume and its mask on the same voxels; every value of the mask but 0 is the prostate."""
+
+    volume: Volume
+    mask: NDArray[Any]
+    note: str = ""  # something a person should know of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class VolumeCase(Case):
+    """A volume with a mask, read when it is written."""
+
+    image: str  # below the source folder
+    read: Callable[[], Scan]  # raises BadFile or LeftOut
+
+    @property
+    def where(self) -> str:
+        """The image's path below the source folder."""
+        return self.image
+
+    def write(self, folder: Path, options: Options) -> Written:
+        """Image and mask as .nii.gz; cases and labelled slices are counted."""
+        import numpy as np
+
+        from konsil.data.volumes import Volume, planes, write_volume
+
+        scan = self.read()
+        mask = (scan.mask != 0).astype(np.uint8)
+        if not mask.any():
+            raise BadFile("empty mask", AGAIN)
+        affine = scan.volume.affine
+        image, label = f"images/{self.name}.nii.gz", f"masks/{self.name}.nii.gz"
+        write_volume(folder / image, scan.volume)
+        write_volume(folder / label, Volume(mask, affine))
+        labelled = int(planes(mask, affine, "axial").any(axis=(1, 2)).sum())
+        return Written(image, label, {CASES: 1, SLICES: labelled}, scan.note)
+
+
+def counted(cases: int, slices: int) -> dict[str, int]:
+    """A site's counts in the paper."""
+    return {CASES: cases, SLICES: slices}
+
+
+def why(paper: tuple[int, int], recipe: tuple[int, int], *more: str) -> str:
+    """What is known of a difference to the paper: (cases, slices) there and by its recipe."""
+    known = (
+        f"the paper has {paper[1] / paper[0]:.0f} slices a case and does not say which; its "
+        f"published recipe makes {recipe[0]} cases with {recipe[1]:,} labelled slices, "
+        f"{recipe[1] / recipe[0]:.0f} a case"
+    )
+    return "; ".join([known, *more])
+
+
+def read_scan(
+    root: Path,
+    image: str,
+    mask: str,
+    channel: int | None = None,
+    allowed: Sequence[int] = (),
+) -> Scan:
+    """A volume and its mask, each a file or a DICOM series' folder below the root.
+
+    `allowed` lists the values that the data set's masks have beside 0, if that is known.
+    """
+    from konsil.data.volumes import read_volume
+
+    volume = read_volume(root / image, channel)
+    with blaming(mask):
+        labels = read_volume(root / mask)
+        _check_values(labels.array, allowed)
+        return Scan(volume, *lay_on(labels, volume))
+
+
+def _check_values(mask: NDArray[Any], allowed: Sequence[int]) -> None:
+    import numpy as np
+
+    strange = np.setdiff1d(mask, [0, *allowed])
+    if allowed and len(strange):
+        raise BadFile(
+            "mask with values that the data set does not know",
+            f"its masks hold {', '.join(map(str, (0, *allowed)))}; {AGAIN}",
+            ", ".join(f"{value:g}" for value in strange[:5]),
+        )
+
+
+# --- a mask on its image --------------------------------------------------------------------------
+
+
+def lay_on(mask: Volume, image: Volume) -> tuple[NDArray[Any], str]:
+    """The mask's values on the image's voxels, and a note if its header does not fit them."""
+    from konsil.data.volumes.grid import from_planes, onto_grid, planes
+
+    turned = onto_grid(mask.array, mask.affine, image)
+    if turned is not None:
+        return turned, ""
+    stored = from_planes(planes(mask.array, mask.affine, "axial"), image.affine, "axial")
+    if stored.shape != image.shape:
+        note = f"mask of {_size(mask)} on an image of {_size(image)} voxels, placed by its position"
+        return _by_position(mask, image), note
+    off = _distance(mask, image)
+    if off > TOO_FAR * _diagonal(image):
+        raise BadFile("mask that lies elsewhere than its image", AGAIN, f"{off:.0f} mm away")
+    return stored, f"the mask's header is up to {off:.1f} mm off; laid on voxel by voxel"
+
+
+def _by_position(mask: Volume, image: Volume) -> NDArray[Any]:
+    """The mask's value nearest to each of the image's voxels."""
+    import numpy as np
+    from scipy.ndimage import affine_transform
+
+    labelled = np.argwhere(mask.array)
+    to_image = np.linalg.inv(image.affine) @ mask.affine
+    places = labelled @ to_image[:3, :3].T + to_image[:3, 3]
+    slack = 0.5 + 1e-3
+    inside = (places > -slack) & (places < np.array(image.shape) - 1 + slack)
+    lost = int((~inside.all(axis=1)).sum())
+    if lost:
+        detail = f"{lost} of {len(labelled)} voxels outside"
+        raise BadFile("mask that reaches beyond its image", AGAIN, detail)
+    step = np.linalg.inv(mask.affine) @ image.affine
+    values: NDArray[Any] = affine_transform(
+        mask.array, step[:3, :3], step[:3, 3], image.shape, order=0, mode="grid-constant"
+    )
+    return values
+
+
+def _distance(mask: Volume, image: Volume) -> float:
+    """How far, in millimetres, a corner of the mask is at most from the image's nearest one."""
+    import numpy as np
+
+    between = _corners(mask)[:, None] - _corners(image)
+    return float(np.linalg.norm(between, axis=2).min(axis=1).max())
+
+
+def _diagonal(image: Volume) -> float:
+    import numpy as np
+
+    corners = _corners(image)
+    return float(np.linalg.norm(corners[-1] - corners[0]))
+
+
+def _corners(volume: Volume) -> NDArray[np.float64]:
+    import numpy as np
+
+    voxels = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(volume.shape) - 1)
+    corners: NDArray[np.float64] = voxels @ volume.affine[:3, :3].T + volume.affine[:3, 3]
+    return corners
+
+
+def _size(volume: Volume) -> str:
+    return " x ".join(map(str, volume.shape))
+
+
+# --- folders of DICOM files -----------------------------------------------------------------------
+
+
+def dicom_folders(source: Source, case: str) -> dict[str, list[str]]:
+    """Folders with DICOM files, by the case (a pattern) that a folder above them is named after."""
+    regex = re.compile(rf"(?:^|/)({case})/", re.IGNORECASE)
+    folders = {str(PurePosixPath(name).parent) for name in source.matching(r"[^/]+\.(?:dcm|ima)")}
+    found: dict[str, list[str]] = {}
+    for folder in sorted(folders):
+        match = regex.search(f"{folder}/")
+        if match:
+            found.setdefault(match.group(1).lower(), []).append(folder)
+    return found

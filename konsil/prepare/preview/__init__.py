@@ -1,0 +1,76 @@
+"""`konsil data preview`: one page that shows what training will see, and how sites differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from konsil.data.manifest import read_manifest
+from konsil.errors import DataError
+from konsil.files import write_text
+from konsil.prepare.check import CheckResult, check_federation
+from konsil.prepare.check.look import Report
+from konsil.prepare.preview.page import Content, render
+from konsil.prepare.preview.sheets import Picture, choose, draw
+from konsil.prepare.preview.shift import distances, embed, guess_sites, measured
+
+__all__ = ["write_preview"]
+
+
+def write_preview(
+    path: Path,
+    out: Path,
+    sites: Sequence[str] | None = None,
+    images: int = 24,
+    seed: int = 0,
+    report: Report | None = None,
+) -> Path:
+    """Write one HTML file about a federation file (or the one in a folder); where it was written.
+
+    `images` pictures of each site are shown, chosen by `seed`. `report(what, done, total)` is
+    called as files are opened. The page holds images of patients, but no file name and no id.
+    Raises DataError if there is nothing to show.
+    """
+    result = check_federation(path, sites, report)
+    if not result.seen:
+        reasons = "; ".join(problem.what for problem in result.errors) or "no images"
+        raise DataError(f"{path}: nothing to show: {reasons}. `konsil data check` says more")
+    data = measured(result.seen, result.images, seed)
+    content = Content(
+        result=result,
+        data=data,
+        distances=distances(data),
+        map=embed(data),
+        guess=guess_sites(data, seed),
+        sheets=_sheets(result, images, seed, report),
+    )
+    try:
+        write_text(out, render(content))
+    except OSError as error:
+        raise DataError(
+            f"{out}: cannot be written ({error.strerror}); choose another place by --out"
+        ) from None
+    return out
+
+
+def _sheets(
+    result: CheckResult, images: int, seed: int, report: Report | None
+) -> dict[str, list[Picture]]:
+    manifest = read_manifest(result.path)
+    structures = result.labels if result.task == "segmentation" else ()
+    chosen = {
+        site: choose([one for one in result.seen if one.item.site == site], images, seed)
+        for site in result.sites
+    }
+    total = sum(map(len, chosen.values()))
+    sheets: dict[str, list[Picture]] = {}
+    before = 0
+    for site, items in chosen.items():
+
+        def count(done: int, before: int = before) -> None:
+            if report is not None:
+                report("pictures drawn", before + done, total)
+
+        sheets[site] = draw(manifest, items, structures, count)
+        before += len(items)
+    return sheets

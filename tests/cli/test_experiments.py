@@ -1,0 +1,339 @@
+"""The commands, as they are called: through `main`, or as real processes where that matters."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+import konsil.data
+from konsil import __version__
+from konsil.cli import main
+from konsil.federation.runner import lock
+
+KONSIL = [sys.executable, "-c", "from konsil.cli import main; main()"]
+MINUTES = 300  # a busy machine is no failure
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """`run("show", folder)`: a command through `main`, without the seconds of a new process."""
+
+    def call(*arguments: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["konsil", *map(str, arguments)])
+        code: Any = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+        return Done(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory, squares: Path) -> Path:
+    path = tmp_path_factory.mktemp("experiment") / "tiny.yaml"
+    content = {
+        "name": "tiny",
+        "federation": {"folder": str(squares), "image_size": 32},
+        "network": {"name": "unet", "width": 2},
+        "training": {"batch_size": 3},
+        "methods": ["fedsm"],
+        "rounds": 6,
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, file: Path) -> Path:
+    """The folder of an undisturbed run, made by a real process."""
+    folder = tmp_path_factory.mktemp("runs") / "finished"
+    done = subprocess.run(
+        [*KONSIL, "run", str(file), "--out", str(folder)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "round 6/6" in done.stdout
+    return folder
+
+
+# What costs no time
+
+
+def test_help_and_version_import_nothing_heavy():
+    script = """
+import sys
+from typer.testing import CliRunner
+from konsil.cli import app
+for arguments in ([], ["run"], ["demo"], ["methods"], ["show"]):
+    result = CliRunner().invoke(app, [*arguments, "--help"])
+    assert result.exit_code == 0 and "Usage" in result.output, result.output
+assert CliRunner().invoke(app, ["--version"]).exit_code == 0
+heavy = ("torch", "monai", "matplotlib", "numpy", "sklearn")
+print([name for name in heavy if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_installed_command_says_its_version():
+    command = Path(sys.executable).with_name("konsil")
+    if not command.exists():
+        pytest.skip("konsil is not installed as a command here")
+    done = subprocess.run([command, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"konsil {__version__}\n")
+
+
+def test_methods_are_listed(run: Command):
+    done = run("methods")
+    assert done.code == 0
+    for name in ("centralized", "fedavg", "fedsm", "fedsoup", "local", "lambda"):
+        assert name in done.out
+
+
+def test_a_dry_run_prints_the_plan_and_creates_nothing(
+    run: Command, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    done = run("run", file, "--dry-run", "--out", tmp_path / "out")
+    assert (done.code, done.err) == (0, "")
+    for words in ("north", "south", "train images", "global", "personal", "selector", "MB"):
+        assert words in done.out
+    assert "the server sees" in " ".join(done.out.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["rounds=0"], ["tiny.yaml", "rounds = 0"]),
+        (["rouns=3"], ["rouns", "did you mean rounds?"]),
+        (["methods.fedsm.lambda=0.1"], ["methods.fedsm.lambda = 0.1", "[0.5, 1]"]),
+        (["methods.fedsm.lamda=0.1"], ["methods.fedsm", "did you mean lambda?"]),
+        (["federation.image_size=40"], ["federation.image_size = 40", "multiple of 16"]),
+        (["federation.folder=nowhere/[red]/[b]"], ["nowhere/[red]/[b]"]),
+        (["nonsense"], ["--set nonsense"]),
+    ],
+)
+def test_an_error_is_one_message_and_exit_code_1(
+    run: Command, file: Path, tmp_path: Path, overrides: list[str], words: list[str]
+):
+    sets = [part for override in overrides for part in ("--set", override)]
+    done = run("run", file, "--out", tmp_path / "out", *sets)
+    assert done.code == 1
+    assert done.err.startswith("error: ")
+    assert "Traceback" not in done.err
+    for word in words:
+        assert word in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_real_process_shows_no_traceback_either(tmp_path: Path):
+    done = subprocess.run(
+        [*KONSIL, "run", str(tmp_path / "none.yaml")], capture_output=True, text=True
+    )
+    expected = f"error: {tmp_path}/none.yaml: no such experiment file\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", expected)
+
+
+def test_an_old_folder_is_not_overwritten(run: Command, file: Path, finished: Path):
+    before = (finished / "results.csv").read_bytes()
+    done = run("run", file, "--out", finished)
+    assert done.code == 1
+    assert "holds a run already; add --resume" in done.err
+    assert (finished / "results.csv").read_bytes() == before
+
+
+def test_a_resume_with_another_plan_names_the_keys(run: Command, file: Path, finished: Path):
+    sets = ["--set", "training.lr=0.5", "--set", "methods.fedsm.lambda=0.9"]
+    done = run("run", file, "--out", finished, "--resume", *sets)
+    assert done.code == 1
+    keys = "(experiment.methods.fedsm.lambda, experiment.training.lr differ)"
+    assert keys in done.err
+
+
+def test_a_folder_of_something_else_is_left_alone(run: Command, file: Path, tmp_path: Path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    done = run("run", file, "--out", tmp_path)
+    assert done.code == 1
+    assert "not empty and not a run" in done.err
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_two_processes_do_not_work_in_one_folder(run: Command, file: Path, finished: Path):
+    held = lock(finished)
+    done = run("run", file, "--out", finished, "--resume")
+    held.close()
+    assert done.code == 1
+    assert "another process is working on this run" in done.err
+
+
+# Showing
+
+
+def test_a_finished_run_is_shown(run: Command, finished: Path):
+    done = run("show", finished)
+    assert done.code == 0
+    for words in ("fedsm", "north", "south", "pictures:"):
+        assert words in done.out
+    assert "round" not in done.out
+    assert run("show", finished, "--split", "val", "--checkpoint", "last").code == 0
+
+
+def test_a_finished_run_is_resumed_without_work(run: Command, file: Path, finished: Path):
+    before = (finished / "results.csv").read_bytes()
+    done = run("run", file, "--out", finished, "--resume")
+    assert done.code == 0
+    assert "round 1/6" not in done.out
+    assert (finished / "results.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--split", "train"], "--split train: test or val"),
+        (["--checkpoint", "first"], "--checkpoint first: best or last"),
+    ],
+)
+def test_show_refuses_what_there_is_not(
+    run: Command, finished: Path, arguments: list[str], words: str
+):
+    done = run("show", finished, *arguments)
+    assert done.code == 1
+    assert words in done.err
+
+
+def test_show_of_a_folder_that_is_no_run(run: Command, tmp_path: Path):
+    done = run("show", tmp_path)
+    assert done.code == 1
+    assert "not a run folder" in done.err
+
+
+# Ctrl-C
+
+
+def test_ctrl_c_before_training_is_no_error(
+    run: Command, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(konsil.data, "open_federation", interrupted)
+    done = run("run", file, "--out", tmp_path / "out")
+    assert done.code == 130
+    assert "Traceback" not in done.err
+
+
+class Process:
+    """A real `konsil run` with a terminal's Ctrl-C, and a mark by which its workers are known."""
+
+    def __init__(self, *arguments: object, mark: str) -> None:
+        self.mark = f"KONSIL_TEST_MARK={mark}"
+        self.popen = subprocess.Popen(
+            [*KONSIL, "run", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | dict([self.mark.split("=")]),
+            start_new_session=True,
+            # whoever started the tests in the background may have had it ignored
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    def wait_for(self, event: str, log: Path) -> None:
+        end = time.monotonic() + MINUTES
+        while time.monotonic() < end:
+            if log.exists() and f'"event": "{event}"' in log.read_text():
+                return
+            assert self.popen.poll() is None, self.popen.communicate()
+            time.sleep(0.02)
+        raise AssertionError(f"no {event} in time")
+
+    def ctrl_c(self) -> Done:
+        os.killpg(self.popen.pid, signal.SIGINT)  # a terminal tells the whole group
+        out, err = self.popen.communicate(timeout=MINUTES)
+        return Done(self.popen.returncode, out, err)
+
+    def left_behind(self) -> list[str]:
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (process / "environ").read_bytes().split(b"\0"):
+                    found.append((process / "cmdline").read_text())
+            except OSError:
+                continue  # it has gone, or is not ours
+        return found
+
+
+@pytest.fixture
+def processes() -> Iterator[list[Process]]:
+    """Whatever a failed test started is ended."""
+    started: list[Process] = []
+    yield started
+    for process in started:
+        if process.popen.poll() is None:
+            process.popen.kill()
+            process.popen.communicate()
+
+
+@pytest.mark.parametrize(
+    ("engine", "event"),
+    [
+        ("inprocess", "round_done"),
+        ("processes", "round_started"),  # the workers are still on their way
+    ],
+)
+def test_ctrl_c_stops_cleanly_and_resume_goes_on(
+    run: Command,
+    file: Path,
+    finished: Path,
+    tmp_path: Path,
+    processes: list[Process],
+    engine: str,
+    event: str,
+):
+    folder = tmp_path / "run"
+    arguments = [file, "--out", folder, "--set", f"engine.name={engine}"]
+    processes.append(Process(*arguments, mark=tmp_path.name))
+    processes[0].wait_for(event, folder / "events.jsonl")
+    done = processes[0].ctrl_c()
+    assert done.code == 130, done.err
+    assert done.err == (
+        f"stopped; what is done is in {folder}: the same command with --resume goes on\n"
+    )
+    assert processes[0].left_behind() == []
+    assert not (folder / "results.csv").exists()
+    shown = run("show", folder)
+    assert shown.code == 0
+    assert "fedsm/seed0: round " in shown.out
+    again = run("run", *arguments, "--resume")
+    assert again.code == 0, again.err
+    for name in ("results.csv", "results-last.csv"):
+        assert (folder / name).read_bytes() == (finished / name).read_bytes()
+    rounds = [
+        facts["round"]
+        for facts in map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+        if facts["event"] == "round_done"
+    ]
+    assert rounds == [1, 2, 3, 4, 5, 6]  # none of them twice

@@ -1,0 +1,162 @@
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from konsil.errors import RoundFailed
+from konsil.evaluation import Columns
+from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
+from konsil.federation.examiner import Examiner, Scores, pool, summary
+from konsil.federation.messages import Failure, Reply, Request
+from konsil.federation.plan import Plan
+from konsil.tasks.classification import Classification
+from konsil.tasks.segmentation import Segmentation
+
+SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
+
+
+def numbers(columns: dict[str, Columns], task: object) -> dict[tuple[str, str], tuple[float, int]]:
+    scores = {site: Scores(len(next(iter(c.values()))), c) for site, c in columns.items()}
+    rows = summary(scores, task)  # type: ignore[arg-type]
+    found = {(site, metric): (value, n) for site, metric, value, n in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_means_by_hand():
+    columns = {"a": {"dice": np.array([1.0, 0.0])}, "b": {"dice": np.array([0.5] * 6)}}
+    found = numbers(columns, Segmentation(["disc"]))
+    assert found == {
+        ("a", "dice"): (0.5, 2),
+        ("b", "dice"): (0.5, 6),
+        (CLIENT_AVERAGE, "dice"): (0.5, 8),
+        (GLOBAL, "dice"): (0.5, 8),
+    }
+    columns["a"]["dice"][:] = 1.0
+    found = numbers(columns, Segmentation(["disc"]))
+    assert found[CLIENT_AVERAGE, "dice"] == (0.75, 8)  # (1 + .5) / 2: every hospital alike
+    assert found[GLOBAL, "dice"] == (0.625, 8)  # (2 * 1 + 6 * .5) / 8: every image alike
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(SCORES, min_size=1, max_size=5))
+def test_client_average_is_plain_and_global_is_weighted_by_images(scores: list[list[float]]):
+    columns = {f"site{i}": {"dice": np.array(s)} for i, s in enumerate(scores)}
+    found = numbers(columns, Segmentation(["disc"]))
+    means = np.array([np.mean(s) for s in scores])
+    sizes = np.array([len(s) for s in scores])
+    assert found[CLIENT_AVERAGE, "dice"][0] == pytest.approx(means.mean(), abs=1e-12)
+    assert found[GLOBAL, "dice"][0] == pytest.approx(means @ sizes / sizes.sum(), abs=1e-12)
+    assert found[GLOBAL, "dice"][1] == sizes.sum()
+
+
+def test_every_structure_and_further_column_has_its_mean():
+    columns = {
+        "a": {
+            "dice": np.array([0.5]),
+            "dice_disc": np.array([0.7]),
+            "dice_cup": np.array([0.3]),
+            "selector_accuracy": np.array([1.0]),
+        }
+    }
+    found = numbers(columns, Segmentation(["disc", "cup"]))
+    assert {metric for _, metric in found} == set(columns["a"])
+    assert found["a", "dice_cup"] == (0.3, 1)
+
+
+def binary(target: list[int], score: list[float]) -> Columns:
+    right = [float((s > 0) == bool(t)) for t, s in zip(target, score, strict=True)]
+    return {
+        "accuracy": np.array(right),
+        "_target": np.array(target, dtype=float),
+        "_score": np.array(score),
+    }
+
+
+def test_auc_is_left_out_where_a_site_has_one_class():
+    columns = {
+        "both": binary([0, 1, 1, 0], [-1.0, 2.0, -3.0, -2.0]),
+        "ill": binary([1, 1], [0.5, -0.5]),
+    }
+    found = numbers(columns, Classification(["healthy", "ill"]))
+    assert ("ill", "auc") not in found
+    assert found["both", "auc"][0] == 0.5  # 2 of 4 pairs in order
+    assert found[CLIENT_AVERAGE, "auc"][0] == 0.5  # of the sites that have one
+    pooled = pool(columns)
+    assert found[GLOBAL, "auc"][0] == roc_auc_score(pooled["_target"], pooled["_score"])
+    assert not any(metric.startswith("_") for _, metric in found)
+
+
+def test_auc_over_all_images_may_exist_where_no_site_has_one():
+    columns = {"ill": binary([1, 1], [2.0, 1.0]), "healthy": binary([0], [0.0])}
+    found = numbers(columns, Classification(["healthy", "ill"]))
+    assert found[GLOBAL, "auc"] == (1.0, 3)
+    assert (CLIENT_AVERAGE, "auc") not in found
+
+
+def test_sites_that_send_means_only():
+    """Means of images are pooled by their number; a common AUC needs single images."""
+    task = Classification(["no", "yes"])
+    scores = {
+        "a": Scores(2, means={"accuracy": 1.0, "auc": 0.9}),
+        "b": Scores(6, means={"accuracy": 0.5, "auc": 0.7}),
+    }
+    found = {(site, metric): value for site, metric, value, _ in summary(scores, task)}
+    assert found[GLOBAL, "accuracy"] == pytest.approx(0.625)
+    assert found[CLIENT_AVERAGE, "auc"] == pytest.approx(0.8)
+    assert (GLOBAL, "auc") not in found
+
+
+# --- who answers --------------------------------------------------------------------------------
+
+
+class Voices:
+    """An engine whose sites say what a test wants them to, the last of the roster first."""
+
+    def __init__(self, answers: Callable[[Request], list[Reply | Failure]]) -> None:
+        self.answers = answers
+
+    def exchange(
+        self, requests: Sequence[Request], deadline: float | None = None
+    ) -> Iterator[Reply | Failure]:
+        for request in reversed(requests):
+            yield from self.answers(request)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def reply_to(request: Request, **changes: Any) -> Reply:
+    return Reply(**(request.header() | changes))
+
+
+def asked(plan: Plan, answers: Callable[[Request], list[Reply | Failure]]) -> dict[str, str]:
+    examiner = Examiner(plan, plan.jobs[0], Voices(answers))
+    return examiner._ask("evaluate", {}, {}, lambda reply: reply.site.upper())
+
+
+def test_answers_are_read_in_the_rosters_order(make_plan):
+    answers = asked(make_plan(), lambda request: [reply_to(request)])
+    assert list(answers.items()) == [("north", "NORTH"), ("south", "SOUTH")]
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        (lambda r: [], "site (north|south) did not answer in evaluate"),
+        (lambda r: [Failure(r.site, "power cut")], r"did not answer in evaluate \(power cut\)"),
+        (lambda r: [reply_to(r)] * 2, "answered in evaluate without being asked"),
+        (lambda r: [reply_to(r, site="east")], "site east answered in evaluate without being"),
+        (lambda r: [reply_to(r, kind="collect")], "it answers collect; this is evaluate"),
+        (lambda r: [reply_to(r, job="fedsm/seed0")], "it is for fedsm/seed0, round 3; this is"),
+        (lambda r: [reply_to(r, round=1)], "round 1; this is fedavg/seed0, round 3"),
+        (lambda r: [reply_to(r, plan="other")], "plan other, not "),
+    ],
+)
+def test_who_does_not_answer_what_was_asked_is_named(make_plan, answers, why):
+    with pytest.raises(RoundFailed, match=f"fedavg/seed0: .*{why}.*then go on with the run"):
+        asked(make_plan(), answers)

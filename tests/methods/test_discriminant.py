@@ -1,0 +1,85 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+from konsil.methods import discriminant
+from konsil.methods.discriminant import UNSEEN, ImageMeans, linear_discriminant, means_layout
+from konsil.weights import Layout, WeightedMean, Weights
+
+
+def selector(sites: int, features: int) -> Weights:
+    layout = Layout.build(
+        [
+            ("net.head.weight", (sites, features), "trainable", "head"),
+            ("net.head.bias", (sites,), "trainable", "head"),
+        ]
+    )
+    return Weights.zeros(layout)
+
+
+def means_of(head: Weights, by_site: list[torch.Tensor]) -> Weights:
+    """As the server sees it: every site's means, averaged by its images."""
+    mean = WeightedMean(means_layout(head))
+    for index, features in enumerate(by_site):
+        seen = ImageMeans(means_layout(head))
+        for batch in features.split(3):
+            seen.add(batch, torch.full((len(batch),), index))
+        mean.add(seen.result(), weight=len(features))
+    return mean.result()
+
+
+def test_two_sites_and_one_feature_by_hand(monkeypatch):
+    monkeypatch.setattr(discriminant, "SHRINKAGE", 0.0)
+    head = selector(2, 1)
+    # centres 1 and 4, variance within sites 1: the border lies half-way, at 2.5
+    means = means_of(head, [torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0], [5.0]])])
+    solved = linear_discriminant(head, means)
+    weight, bias = solved["net.head.weight"], solved["net.head.bias"]
+    assert weight.flatten().tolist() == pytest.approx([-1.5, 1.5])
+    logits = torch.tensor([[2.5], [2.0], [3.0]]) @ weight.T + bias
+    assert logits[0, 0] == pytest.approx(float(logits[0, 1]), abs=1e-5)
+    assert logits[1:].argmax(1).tolist() == [0, 1]
+    # log-odds of two normal distributions of equal variance: (4 - 1) / 1 a unit
+    assert float(logits[2, 1] - logits[2, 0]) == pytest.approx(1.5, abs=1e-5)
+
+
+def test_equals_the_discriminant_of_pooled_images(monkeypatch):
+    monkeypatch.setattr(discriminant, "SHRINKAGE", 0.0)
+    torch.manual_seed(0)
+    by_site = [torch.randn(40, 4) @ torch.randn(4, 4) + k for k in range(3)]
+    head = selector(3, 4)
+    solved = linear_discriminant(head, means_of(head, by_site))
+    pooled, labels = torch.cat(by_site).numpy(), np.repeat([0, 1, 2], 40)
+    expected = LinearDiscriminantAnalysis(solver="lsqr").fit(pooled, labels)
+    found = pooled @ solved["net.head.weight"].numpy().T + solved["net.head.bias"].numpy()
+    scores = expected.decision_function(pooled)
+    assert np.allclose(np.diff(found, axis=1), np.diff(scores, axis=1), rtol=1e-2, atol=1e-2)
+
+
+def test_a_large_site_does_not_swallow_a_small_one():
+    torch.manual_seed(0)
+    by_site = [torch.randn(400, 2), torch.randn(10, 2) + 2]
+    head = selector(2, 2)
+    solved = linear_discriminant(head, means_of(head, by_site))
+    small = by_site[1] @ solved["net.head.weight"].T + solved["net.head.bias"]
+    assert (small.argmax(1) == 1).float().mean() >= 0.8
+
+
+def test_a_site_that_has_not_answered_is_never_named():
+    head = selector(3, 2)
+    torch.manual_seed(0)
+    means = means_of(head, [torch.randn(20, 2), torch.randn(20, 2) + 3])
+    solved = linear_discriminant(head, means)
+    assert float(solved["net.head.bias"][2]) == UNSEEN
+    assert float(solved["net.head.weight"][2].abs().sum()) == 0
+
+
+def test_features_that_do_not_vary_do_no_harm():
+    head = selector(2, 3)
+    torch.manual_seed(0)
+    by_site = [torch.cat([torch.randn(20, 2) + k, torch.ones(20, 1)], 1) for k in (0, 4)]
+    solved = linear_discriminant(head, means_of(head, by_site))
+    assert torch.isfinite(solved.flat).all()
+    logits = torch.cat(by_site) @ solved["net.head.weight"].T + solved["net.head.bias"]
+    assert (logits.argmax(1) == torch.tensor([0] * 20 + [1] * 20)).float().mean() > 0.9
