@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
@@ -14,7 +14,7 @@ from konsil.config import ServerConfig
 from konsil.errors import StateError, UploadRefused
 from konsil.federation.messages import Reply, Request, is_number, shown
 from konsil.federation.storage import read_parts, write_parts
-from konsil.ingredients.context import Means
+from konsil.ingredients.context import Means, Upload
 from konsil.weights import Layout, Parts, WeightedMean, Weights
 
 MEASURE = re.compile(r"[\w. -]{1,100}")  # its name gets onto pictures
@@ -53,10 +53,12 @@ class Intake:
         config: ServerConfig,
         keep: bool = False,
         folder: Path | None = None,
+        wrong_upload: Callable[[str, Upload], str] | None = None,
     ) -> None:
         self.request, self.layouts, self.config = request, layouts, config
         self.roster = roster
         self.folder = folder
+        self.wrong_upload = wrong_upload  # by what the method knows of an honest one
         self.keep = keep  # a method that needs single models: they stay
         self.individual: dict[str, Parts] = {}
         self.waiting = list(roster)  # not yet summed, in roster order
@@ -72,6 +74,7 @@ class Intake:
         self._check_facts(reply)
         for name, part in reply.parts.items():
             self._check_part(reply, name, part)
+        self._check_meaning(reply)
         reply = replace(reply, facts={name: reply.facts.get(name) for name in self.FACTS})
         self.arrived[reply.site] = reply
         self._sum_in_order()
@@ -161,6 +164,11 @@ class Intake:
             raise self._refusal(
                 reply, f"{name}: its weight is {weight:.6g}, with its images {largest} at most"
             )
+
+    def _check_meaning(self, reply: Reply) -> None:
+        upload = Upload(dict(reply.parts), reply.facts.get("weights", {}))
+        if self.wrong_upload and (wrong := self.wrong_upload(reply.site, upload)):
+            raise self._refusal(reply, wrong)
 
     def _refusal(self, reply: Reply, why: str) -> UploadRefused:
         return UploadRefused(

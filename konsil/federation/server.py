@@ -133,7 +133,9 @@ class Server:
         keep = self.method.keeps_uploads(self.record.shared)
         waiting = self.path.parent / "waiting"
         shutil.rmtree(waiting, ignore_errors=True)  # of a round that was cut short
-        intake = Intake(requests[0], self.roster, layouts, self.config, keep, waiting)
+        intake = Intake(
+            requests[0], self.roster, layouts, self.config, keep, waiting, self.method.wrong_upload
+        )
         away = {s for s in self.roster if kind == "round" and self._away(s, number)}
         for site in sorted(away):
             self._miss(intake, site, number, "absent by the experiment's plan")

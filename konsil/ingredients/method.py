@@ -124,6 +124,13 @@ class Method(ABC):
     def local(self, site: Site, shared: Parts) -> Upload:
         """One round at one site."""
 
+    def wrong_upload(self, site: str, upload: Upload) -> str:
+        """Why no honest site sends this, whose form is right already; empty if one can.
+
+        What is refused here has touched no mean.
+        """
+        return ""
+
     def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
         """The shared parts of the next round, from the means of what the sites sent."""
         return {**shared, **means}

@@ -7,6 +7,8 @@ solve it exactly.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
@@ -56,6 +58,22 @@ class ImageMeans:
         means["features"].copy_(self._features / images)
         means["shares"].copy_(self._counts / images)
         return means
+
+
+def wrong_means(means: Weights, images: float, classes: Collection[int]) -> str:
+    """Why these are no means over so many images of these classes; empty if they can be.
+
+    Shares are counts of images divided by their number, bit for bit: one that is almost nothing
+    would make a centre of anything.
+    """
+    features, shares = means["features"], means["shares"]
+    counts = (shares.double() * images).round()
+    exact = torch.equal((counts / counts.sum()).float(), shares)
+    if counts.min() < 0 or counts.sum() != images or not exact:
+        return f"shares that are no counts of {images:g} images"
+    if any(share and k not in classes for k, share in enumerate(shares.tolist())):
+        return "shares of classes that its images cannot have"
+    return "features of classes without images" if features[counts == 0].any() else ""
 
 
 def linear_discriminant(selector: Weights, means: Weights) -> Weights:

@@ -8,7 +8,7 @@ How the selector learns, and why that is delicate, is `konsil/methods/selector.p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Literal
 
 import torch
@@ -209,6 +209,14 @@ class FedSM(Method):
     def examples(self, site: Site) -> Iterator[tuple[Tensor, Tensor]]:
         """All images that the selector learns from, with their labels: the site's place."""
         return ((x, site_label(site, x)) for x, _ in site.training_images())
+
+    def classes(self, site: str) -> Collection[int]:
+        """The labels that a site's images can have."""
+        return [self.context.sites.index(site)]
+
+    def wrong_upload(self, site: str, upload: Upload) -> str:
+        """What the selector's rule knows of an honest upload."""
+        return self.rule.wrong(upload, self.classes(site))
 
     def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
         """Line 15: the means, and of the selector what its rule makes of them."""

@@ -13,7 +13,7 @@ that for its own: all sites must mean the same by "the specialist of site k".
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal, TypeVar
@@ -87,6 +87,10 @@ class TwoPhases(FedSM):
     def outputs(self) -> int:
         """One a site, and output 0 for the global model."""
         return 1 + len(self.context.sites)
+
+    def classes(self, site: str) -> Collection[int]:
+        """Every model may serve a site's images best."""
+        return range(self.outputs())
 
     # --- at the server --------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ makes of the means; FedSM itself is the same with all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from konsil.ingredients.context import SERVER_ONLY, Upload, moments_of
 from konsil.ingredients.learner import Learner, OptimizerPolicy, moments_layout
 from konsil.ingredients.site import Site
-from konsil.methods.discriminant import ImageMeans, linear_discriminant, means_layout
+from konsil.methods.discriminant import ImageMeans, linear_discriminant, means_layout, wrong_means
 from konsil.networks import Network
 from konsil.weights import Layout, Parts, Weights
 
@@ -54,6 +54,10 @@ class PerBatch:
     def send(self, upload: Upload, w_s: Learner, images: int, examples: Examples) -> None:
         """The selector, weighted by images."""
         upload.add(SELECTOR, w_s.weights(), weight=images)
+
+    def wrong(self, upload: Upload, classes: Collection[int]) -> str:
+        """Why no site with images of these classes sends this; empty if one can."""
+        return ""
 
     def merge(self, shared: Parts, means: dict[str, Weights]) -> None:
         """The mean is the new selector."""
@@ -140,6 +144,14 @@ class ClosedForm(PerBatch):
         for x, labels in examples():
             seen.add(w_s.bound.net.features(x), labels)
         upload.add(IMAGE_MEANS, seen.result(), weight=images)
+
+    def wrong(self, upload: Upload, classes: Collection[int]) -> str:
+        """Means that no images have would spoil the solution without being seen in it."""
+        if IMAGE_MEANS not in upload.parts:
+            return ""
+        part, images = upload.parts[IMAGE_MEANS], upload.weights[IMAGE_MEANS]
+        wrong = wrong_means(part, images, classes)
+        return wrong and f"{IMAGE_MEANS}: {wrong}"
 
     def merge(self, shared: Parts, means: dict[str, Weights]) -> None:
         """The linear layer that tells the sites apart, given all that was seen so far."""

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-import volume_files as files
 
 from konsil import data
 from konsil.data.volumes import from_planes, planes, read_volume
 from konsil.errors import DataError
+from tests.data import volume_files as files
 
 PATIENTS = 4
 MANIFEST = """

@@ -388,31 +388,65 @@ def test_the_last_validation_needs_every_site(make_plan, tmp_path):
     assert toy.train(plan, tmp_path).finished
 
 
-@pytest.mark.parametrize("solvable", [True, False])
+SOLVED = {"name": "fedsm", "selector_optimizer": "closed_form"}
+
+
+def infinite(selector: Weights, means: Weights) -> Weights:
+    return selector * INF
+
+
+def singular(selector: Weights, means: Weights) -> Weights:
+    raise torch.linalg.LinAlgError("the input matrix is singular")
+
+
+@pytest.mark.parametrize("solution", [infinite, singular])
 def test_means_that_come_to_nothing_fail_the_round_and_are_not_kept(
-    make_plan, tmp_path, monkeypatch, solvable
+    make_plan, tmp_path, monkeypatch, solution
 ):
     """Within all limits, and no selector comes of it: the record stays as it was."""
-
-    def spoilt(answer: Reply) -> list[Reply]:
-        means = answer.parts["selector.means"].clone()
-        means["shares"].fill_(1e-37)
-        return [replace(answer, parts=answer.parts | {"selector.means": means})]
-
-    def singular(*parts: Weights) -> Weights:
-        raise torch.linalg.LinAlgError("the input matrix is singular")
-
-    if not solvable:
-        monkeypatch.setattr("konsil.methods.selector.linear_discriminant", singular)
-
-    method = {"name": "fedsm", "selector_optimizer": "closed_form"}
-    plan = make_plan(methods=[method], server={"absences": {"north": [1]}, "min_sites": 1})
-    engine = toy.Tampered(InProcessEngine(plan, tmp_path), "south", 1, spoilt)
-    server = toy.server(plan, tmp_path, engine=engine)
+    monkeypatch.setattr("konsil.methods.selector.linear_discriminant", solution)
+    plan = make_plan(methods=[SOLVED], server={"absences": {"north": [1]}, "min_sites": 1})
+    server = toy.server(plan, tmp_path)
     with pytest.raises(RoundFailed, match=r"round 1: no use came of the means of south \(not fin"):
         server.train()
     assert server.record.round == 0
     assert not server.path.exists()
+
+
+def almost_nothing(means: Weights) -> None:
+    means["shares"].fill_(1e-37)  # finite, and no selector comes of it
+
+
+def anothers(means: Weights) -> None:
+    means["shares"].copy_(means["shares"].flip(0).clone())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"), [(almost_nothing, "no counts of 6 images"), (anothers, "cannot have")]
+)
+def test_an_upload_that_the_method_knows_to_be_false_touches_no_mean(
+    make_plan, tmp_path, spoil, why
+):
+    """The form is right, every value is finite and small: only the method can tell."""
+
+    def spoilt(answer: Reply) -> list[Reply]:
+        means = answer.parts["selector.means"].clone()
+        spoil(means)
+        return [replace(answer, parts=answer.parts | {"selector.means": means})]
+
+    plan = make_plan(methods=[SOLVED], server={"on_bad_upload": "skip", "min_sites": 1})
+    engine = toy.Tampered(InProcessEngine(plan, tmp_path), "south", 1, spoilt)
+    events: list = []
+    server = toy.server(
+        plan, tmp_path, engine=engine, notify=lambda e, **facts: events.append((e, facts))
+    )
+    record = server.train()
+    (refused,) = heard(events, "upload_refused")
+    assert "site south, round 1: refused: selector.means: shares" in refused["reason"]
+    assert why in refused["reason"]
+    absent = make_plan(methods=[SOLVED], server={"absences": {"south": [1]}})
+    without = toy.train(absent, tmp_path / "absent")
+    assert toy.same_parts(record.shared, without.shared)
 
 
 def test_absences_must_name_sites(make_plan):

@@ -4,7 +4,13 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from konsil.methods import discriminant
-from konsil.methods.discriminant import UNSEEN, ImageMeans, linear_discriminant, means_layout
+from konsil.methods.discriminant import (
+    UNSEEN,
+    ImageMeans,
+    linear_discriminant,
+    means_layout,
+    wrong_means,
+)
 from konsil.weights import Layout, WeightedMean, Weights
 
 
@@ -83,3 +89,60 @@ def test_features_that_do_not_vary_do_no_harm():
     assert torch.isfinite(solved.flat).all()
     logits = torch.cat(by_site) @ solved["net.head.weight"].T + solved["net.head.bias"]
     assert (logits.argmax(1) == torch.tensor([0] * 20 + [1] * 20)).float().mean() > 0.9
+
+
+# What a site may say of itself
+
+
+def said(shares: list[float], features: list[list[float]]) -> Weights:
+    means = Weights.zeros(means_layout(selector(len(shares), len(features[0]))))
+    means["shares"].copy_(torch.tensor(shares))
+    means["features"].copy_(torch.tensor(features))
+    return means
+
+
+NONE, SOME = [0.0, 0.0], [0.5, -0.25]
+THIRD = 1 / 3
+
+
+@pytest.mark.parametrize(
+    ("shares", "features", "images", "classes"),
+    [
+        ([0.0, 1.0, 0.0], [NONE, SOME, NONE], 3, [1]),
+        ([0.0, 1.0, 0.0], [NONE, NONE, NONE], 3, [1]),  # features may be anything, also nothing
+        ([THIRD, 2 / 3, 0.0], [SOME, SOME, NONE], 3, range(3)),
+        ([0.5, 0.25, 0.25], [SOME, SOME, SOME], 4, range(3)),
+    ],
+)
+def test_means_that_a_site_can_have(shares, features, images, classes):
+    assert wrong_means(said(shares, features), images, classes) == ""
+
+
+@pytest.mark.parametrize(
+    ("shares", "images", "classes", "why"),
+    [
+        ([0.0, 1e-37, 0.0], 3, [1], "no counts of 3 images"),
+        ([1e-37, 1.0, 0.0], 3, [1], "no counts"),
+        ([0.0, 1.0000001, 0.0], 3, [1], "no counts"),
+        ([0.0, 2.0, 0.0], 3, [1], "no counts"),
+        ([0.0, 0.0, 0.0], 3, [1], "no counts"),
+        ([-1.0, 2.0, 0.0], 3, [1], "no counts"),
+        ([0.5, 0.5, 0.0], 3, range(3), "no counts"),  # of three images?
+        ([0.0, 1.0, 0.0], 2.5, [1], "no counts"),
+        ([0.0, 1.0, 0.0], 1e-37, [1], "no counts"),
+        ([THIRD, 2 / 3, 0.0], 3, [1], "cannot have"),
+        ([1.0, 0.0, 0.0], 3, [1], "cannot have"),
+        ([0.0, 1.0, 0.0], 3, [1], "classes without images"),
+    ],
+)
+def test_means_that_no_images_have(shares, images, classes, why):
+    assert why in wrong_means(said(shares, [SOME, SOME, SOME]), images, classes)
+
+
+@pytest.mark.parametrize("images", [1, 3, 7, 49, 1000, 99_991])
+def test_what_a_site_computes_is_never_refused(images):
+    """Shares are compared bit for bit: thirds, sevenths and rarer ones, too."""
+    torch.manual_seed(images)
+    seen = ImageMeans(means_layout(selector(5, 2)))
+    seen.add(torch.randn(images, 2), torch.randint(0, 4, (images,)))
+    assert wrong_means(seen.result(), float(images), range(5)) == ""
