@@ -26,6 +26,7 @@ SMALL = {"aster": 12, "birch": 12, "cedar": 16}
 RETINA = {"synthetic": "retina", "images": SMALL, "image_size": 32}
 PATHOLOGY = {"synthetic": "pathology", "image_size": 32}
 COMPARED = ("*.safetensors", "results.csv", "model.json")
+IGNORED = {".deploy", "state", "before", "record"}  # parties' folders; what is only for resuming
 SUPER = {"name": "fedsm", "selector_optimizer": "closed_form"}  # as the variants below have it
 
 EVERY = [
@@ -124,7 +125,10 @@ def run_all(tree: Path, out: Path, only: list[str]) -> None:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    files = sorted(path for pattern in COMPARED for path in folder.rglob(pattern))
+    found = (path for pattern in COMPARED for path in folder.rglob(pattern))
+    files = sorted(
+        path for path in found if not IGNORED & {*path.relative_to(folder).parts, path.stem}
+    )
     return {str(f.relative_to(folder)): hashlib.sha256(_bytes(f)).hexdigest() for f in files}
 
 

@@ -37,6 +37,7 @@ NORM_LAYERS = (
     nn.LocalResponseNorm,
 )
 SMALLEST_VARIANCE = 1e-5
+ROUNDING = 1e-6  # by which the factors of a mean may miss 1
 
 
 @dataclass(frozen=True)
@@ -206,10 +207,10 @@ class Weights:
         return mix([(1.0, self), (1.0, other)])
 
     def __sub__(self, other: Weights) -> Weights:
-        return mix([(1.0, self), (-1.0, other)], clamp=False)
+        return mix([(1.0, self), (-1.0, other)])
 
     def __mul__(self, factor: float) -> Weights:
-        return mix([(factor, self)], clamp=False)
+        return mix([(factor, self)])
 
     __rmul__ = __mul__
 
@@ -275,24 +276,40 @@ class Weights:
 Parts = Mapping[str, Weights]
 
 
-def mix(terms: Sequence[tuple[float, Weights]], clamp: bool = True) -> Weights:
-    """Linear mixture of weights; counters take the maximum, variances stay positive.
+def mix(terms: Sequence[tuple[float, Weights]], *, extrapolate: bool = False) -> Weights:
+    """Linear mixture of weights; counters take the maximum.
 
-    The clamp matters as soon as a coefficient is negative: an extrapolated running variance
-    below zero turns the network's output into NaN.
+    Running statistics describe images: a mean of two sites' statistics does, a difference or a
+    multiple does not, and an extrapolated variance below zero turns a network's output into NaN.
+    So statistics are always a mean, by the positive factors. With `extrapolate` they follow the
+    factors like everything else, but for variances, which stay positive.
     """
-    first = terms[0][1]
-    flat = terms[0][0] * first.flat
-    for factor, weights in terms[1:]:
-        flat.add_(weights.flat, alpha=factor)
-    counters = first.layout.counters
-    if counters.stop > counters.start:
-        stacked = torch.stack([w.flat[counters] for _, w in terms])
-        flat[counters] = stacked.max(dim=0).values
-    if clamp and min(f for f, _ in terms) < 0:
-        for span in first.layout.variances:
+    layout = terms[0][1].layout
+    flat = _sum(terms, slice(0, layout.size))
+    factors = [factor for factor, _ in terms]
+    if extrapolate:
+        for span in layout.variances if min(factors) < 0 else ():
             flat[span].clamp_(min=SMALLEST_VARIANCE)
-    return Weights(first.layout, flat)
+    elif min(factors) < 0 or abs(sum(factors) - 1) > ROUNDING:
+        flat[layout.statistics] = _sum(_as_mean(terms), layout.statistics)
+    counters = layout.counters
+    if counters.stop > counters.start:
+        flat[counters] = torch.stack([w.flat[counters] for _, w in terms]).max(dim=0).values
+    return Weights(layout, flat)
+
+
+def _sum(terms: Sequence[tuple[float, Weights]], span: slice) -> Tensor:
+    flat = terms[0][0] * terms[0][1].flat[span]
+    for factor, weights in terms[1:]:
+        flat.add_(weights.flat[span], alpha=factor)
+    return flat
+
+
+def _as_mean(terms: Sequence[tuple[float, Weights]]) -> list[tuple[float, Weights]]:
+    """The positive factors, summing up to 1; where there are none, all alike."""
+    positive = [max(factor, 0.0) for factor, _ in terms]
+    shares = positive if any(positive) else [1.0] * len(terms)
+    return [(s / sum(shares), weights) for s, (_, weights) in zip(shares, terms, strict=True)]
 
 
 class WeightedMean:

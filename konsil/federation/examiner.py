@@ -22,10 +22,11 @@ from konsil.federation.intake import wrong_address
 from konsil.federation.messages import Failure, Kind, Reply, Request, shown
 from konsil.federation.plan import Job, Plan
 from konsil.federation.server import GO_ON, Record
+from konsil.ingredients.context import Shared
 from konsil.ingredients.method import Method
 from konsil.supermodel import SELECTOR, Facts, SuperModel
 from konsil.tasks import Task
-from konsil.weights import Parts, Weights
+from konsil.weights import Parts
 
 Checkpoint = Literal["best", "last"]
 CHECKPOINTS: tuple[Checkpoint, ...] = ("best", "last")
@@ -40,10 +41,9 @@ class Examiner:
         self.plan, self.job, self.engine = plan, job, engine
         self.method: Method = plan.method(job)
 
-    def shared(self, record: Record, checkpoint: Checkpoint) -> dict[str, Weights]:
+    def shared(self, record: Record, checkpoint: Checkpoint) -> Shared:
         """The shared parts of a checkpoint; parts without a measure have only a last one."""
-        best = record.best if checkpoint == "best" else {}
-        return {name: best.get(name, part) for name, part in record.shared.items()}
+        return record.shared.updated(record.best if checkpoint == "best" else {})
 
     def rows(self, record: Record, checkpoint: Checkpoint, model: SuperModel | None) -> list[Row]:
         """Every role on every split."""

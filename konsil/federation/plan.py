@@ -18,7 +18,7 @@ from konsil import __version__
 from konsil.config import PLACES, Experiment, MethodConfig
 from konsil.errors import ConfigError
 from konsil.ingredients.context import Context
-from konsil.ingredients.method import Method, make_method, method_settings
+from konsil.ingredients.method import Method, make_method, method_class, method_settings
 from konsil.networks import NetworkSpec, check_spec
 from konsil.registry import load_plugins
 from konsil.tasks import make_task
@@ -113,10 +113,9 @@ class Plan:
         """A job's method, with its settings checked against the federation."""
         config = self.method_config(job)
         context = self.context(job, self.sites)
-        method = make_method(config, context)
-        if method.pooled:
-            method.context = replace(context, sites=(POOLED_SITE,))
-        return method
+        if method_class(config).pooled:
+            context = replace(context, sites=(POOLED_SITE,))
+        return make_method(config, context)
 
     def context(self, job: Job, sites: tuple[str, ...]) -> Context:
         """What a method knows of the experiment."""

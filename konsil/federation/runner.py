@@ -24,7 +24,6 @@ from konsil.federation.plan import Job, Plan
 from konsil.federation.server import Record, Server
 from konsil.federation.state import StateFiles
 from konsil.files import remove_parts, write_text
-from konsil.ingredients.context import broadcast
 from konsil.observers.eventlog import EventLog
 
 Observer = Callable[[dict[str, Any]], None]
@@ -139,9 +138,10 @@ class Run:
     ) -> None:
         folder = self.folder / job.name / "checkpoints" / checkpoint
         folder.mkdir(parents=True, exist_ok=True)
-        measured = {part for part, _ in examiner.method.best_by}
-        for name, part in broadcast(examiner.shared(record, checkpoint)).items():
-            if checkpoint == "last" or name in measured:
+        method = examiner.method
+        asked = {*method.shared_roles, *(part for part, _ in method.best_by)}
+        for name, part in examiner.shared(record, checkpoint).sent().items():
+            if checkpoint == "last" or name in asked:
                 part.save(folder / f"{name}.safetensors")
 
     def write_results(self) -> dict[Checkpoint, list[Row]]:

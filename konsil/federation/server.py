@@ -17,7 +17,7 @@ from konsil.federation.intake import Holding, Intake
 from konsil.federation.messages import Failure, Kind, Reply, Request
 from konsil.federation.plan import Job, Plan
 from konsil.federation.storage import read_parts, write_parts
-from konsil.ingredients.context import Means
+from konsil.ingredients.context import Means, Shared
 from konsil.weights import Weights
 
 Notify = Callable[..., None]
@@ -29,7 +29,7 @@ class Record:
     """All the server must remember of a job: written whole after every round."""
 
     round: int = 0  # the last round that is complete
-    shared: dict[str, Weights] = field(default_factory=dict)
+    shared: Shared = field(default_factory=lambda: Shared({}))
     best: dict[str, Weights] = field(default_factory=dict)  # shared parts, by validation
     best_scores: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)  # validation, round by round
@@ -45,6 +45,7 @@ class Record:
             "history": self.history,
             "counted": self.counted,
             "finished": self.finished,
+            "notes": self.shared.notes,
         }
         parts = {f"shared/{n}": w for n, w in self.shared.items()}
         parts |= {f"best/{n}": w for n, w in self.best.items()}
@@ -58,7 +59,7 @@ class Record:
             raise StateError(f"{path}: this record belongs to another plan")
         shared = {n.removeprefix("shared/"): w for n, w in parts.items() if n.startswith("shared/")}
         best = {n.removeprefix("best/"): w for n, w in parts.items() if n.startswith("best/")}
-        return cls(shared=shared, best=best, **header)
+        return cls(shared=Shared(shared, header.pop("notes")), best=best, **header)
 
 
 class Server:
@@ -101,7 +102,7 @@ class Server:
         self._save()
         self.notify("round_done", round=number, sites=intake.summed)
 
-    def _merged(self, means: Means) -> dict[str, Weights]:
+    def _merged(self, means: Means) -> Shared:
         """What the method makes of the means, if sites can go on with that."""
         try:
             shared = self.method.merge(self.record.shared, means)
@@ -146,9 +147,13 @@ class Server:
         return intake
 
     def _request(self, kind: Kind, site: str, number: int, validate: bool) -> Request:
-        parts = self.method.sent(site, self.record.shared)
-        facts = {"validate": validate, "after": self.record.counted.get(site, 0)}
-        return Request(kind, self.job.name, site, number, self.plan.hash, parts, facts)
+        sent = self.method.sent(site, self.record.shared)
+        facts = {
+            "validate": validate,
+            "after": self.record.counted.get(site, 0),
+            "notes": sent.notes,
+        }
+        return Request(kind, self.job.name, site, number, self.plan.hash, sent, facts)
 
     def _away(self, site: str, number: int) -> bool:
         return number in self.config.absences.get(site, [])

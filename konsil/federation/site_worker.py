@@ -17,7 +17,7 @@ from konsil.federation.messages import Reply, Request
 from konsil.federation.plan import Plan
 from konsil.federation.state import SiteState, StateFiles
 from konsil.files import locked
-from konsil.ingredients.context import Upload
+from konsil.ingredients.context import Shared, Upload
 from konsil.ingredients.method import Method
 from konsil.ingredients.site import Networks, Site
 from konsil.randomness import global_stream
@@ -88,13 +88,13 @@ class SiteWorker:
             )
         state = states.after(after, state)
         site = self._site(request, state)
-        method = self._method
+        method, shared = self._method, shared_of(request)
         with global_stream(method.context.seed, request.site, request.round, "local"):
-            method.receive(site, request.parts)
+            method.receive(site, shared)
             state.facts = self._validate(site, request, state)
             upload = Upload()
             if request.kind == "round":
-                upload = method.local(site, request.parts)
+                upload = method.local(site, shared)
                 site.finish_learners(upload)
         check_finite(site, upload)
         state.facts["weights"] = upload.weights
@@ -108,9 +108,9 @@ class SiteWorker:
         """Means over the validation images of what the site received, and its private best."""
         if not request.facts["validate"]:
             return {"measures": {}, "images": 0}
-        method = self._method
+        method, shared = self._method, shared_of(request)
         measures: dict[str, float] = {}
-        for role, received in method.answers(site, request.parts).items():
+        for role, received in method.answers(site, shared).items():
             weights = site.localised(role, received)  # as the site runs them, and hands them out
             measures[role] = site.score(weights)
             if role in method.private_roles:
@@ -120,7 +120,7 @@ class SiteWorker:
                     continue
                 if measures[role] >= state.best_scores.get(role, -1.0):
                     state.best[role], state.best_scores[role] = weights, measures[role]
-        measures |= method.measures(site, request.parts)
+        measures |= method.measures(site, shared)
         return {"measures": measures, "images": site.validation_images}
 
     def _hand_out(self, request: Request, state: SiteState) -> None:
@@ -200,6 +200,11 @@ class SiteWorker:
 
     def _states(self, request: Request) -> StateFiles:
         return StateFiles(self._folder(request), self.plan.hash)
+
+
+def shared_of(request: Request) -> Shared:
+    """What a round's request brings of what all sites share."""
+    return Shared(request.parts, request.facts["notes"])
 
 
 def check_finite(site: Site, upload: Upload) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from konsil.config import Block, TrainingConfig
 from konsil.ingredients.learner import OptimizerPolicy, moments_layout
@@ -15,6 +15,7 @@ from konsil.weights import Layout, Parts, Weights
 
 # Parts under this prefix are the server's own (a server optimiser's moments): never sent.
 SERVER_ONLY = "server."
+V = TypeVar("V")
 
 
 class MethodSettings(Block):
@@ -83,6 +84,29 @@ class Upload:
         return self
 
 
+class Shared(dict[str, Weights]):
+    """The parts that all sites share, and notes that fit JSON.
+
+    What begins with `server.` is the server's own and never travels.
+    """
+
+    def __init__(self, parts: Parts, notes: Mapping[str, Any] | None = None) -> None:
+        super().__init__(parts)
+        self.notes = dict(notes or {})
+
+    def updated(self, parts: Parts, notes: Mapping[str, Any] | None = None) -> Shared:
+        """A copy in which these parts and notes stand in their places."""
+        return Shared({**self, **parts}, {**self.notes, **(notes or {})})
+
+    def sent(self) -> Shared:
+        """What of it travels to the sites."""
+        return Shared(_sent(self), _sent(self.notes))
+
+
+def _sent(named: Mapping[str, V]) -> dict[str, V]:
+    return {name: value for name, value in named.items() if not name.startswith(SERVER_ONLY)}
+
+
 class Means(dict[str, Weights]):
     """What the server has after a round: the mean of every part, and who is in it."""
 
@@ -102,8 +126,3 @@ class Means(dict[str, Weights]):
 def moments_of(network: str) -> str:
     """The name of the part that holds a network's optimiser state."""
     return f"{network}.moments"
-
-
-def broadcast(shared: Parts) -> dict[str, Weights]:
-    """What of the shared parts is sent to the sites."""
-    return {name: part for name, part in shared.items() if not name.startswith(SERVER_ONLY)}

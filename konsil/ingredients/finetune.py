@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+from konsil.ingredients.context import Context, Shared, TrainedNetwork
+from konsil.ingredients.piece import Averaged, Partition, Piece
 from konsil.ingredients.site import Site
 from konsil.weights import Weights
 
 
-def at_the_finish(site: Site, rounds: int) -> bool:
-    """Whether all these rounds are over: what a site does now is not fed back."""
-    return site.round > rounds
+class FineTuned(Piece):
+    """What local epochs after the last round make of a model; nothing is fed back."""
+
+    private_roles = ("personal",)
+
+    def __init__(
+        self, model: Averaged, epochs: int, lr: float | None = None, only: Partition | None = None
+    ) -> None:
+        """`only`: the entries that are tuned; by default all."""
+        self.model, self.epochs, self.lr, self.only = model, epochs, lr, only
+
+    def bind(self, context: Context) -> None:
+        self.model.bind(context)
+        super().bind(context)
+
+    def networks(self) -> dict[str, TrainedNetwork]:
+        """One of its own with a fresh optimiser, so that the model's moments are not touched."""
+        only = None if self.only is None else self.only(self.model.initial.layout)
+        return {"personal": TrainedNetwork(self.context.network, "reset", self.lr, only)}
+
+    def receive(self, site: Site, shared: Shared) -> None:
+        if site.round > self.context.rounds:
+            model = site.localised(self.model.part, self.model.model(site, shared))
+            site.private["personal"] = fine_tune(site, "personal", model, self.epochs)
+
+    def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
+        """The fine-tuned model; none before the end."""
+        tuned = site.private.get("personal")
+        return {} if tuned is None else {"personal": tuned}
 
 
 def fine_tune(site: Site, network: str, weights: Weights, epochs: int) -> Weights:

@@ -1,6 +1,7 @@
 """What a method is: sites compute, the server averages named parts, sites use the averages.
 
-A whole method, federated averaging without anything else:
+A method is a list of pieces (`konsil/ingredients/piece.py`), or one loop of its own. The latter
+in whole, federated averaging without anything else:
 
     >>> from konsil.ingredients.method import METHODS, Method, Upload, method
     >>> @method("doctest-mean", paper="McMahan et al., AISTATS 2017")
@@ -18,9 +19,7 @@ Nothing here or in `methods/` knows how messages travel.
 
 from __future__ import annotations
 
-import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
@@ -31,21 +30,24 @@ from konsil.ingredients.context import (
     Context,
     Means,
     MethodSettings,
+    Shared,
     TrainedNetwork,
     Upload,
-    broadcast,
     moments_of,
 )
+from konsil.ingredients.piece import Averaged, Piece, merged, train
+from konsil.ingredients.server_optimizer import ServerOptimizer
 from konsil.ingredients.site import Site
 from konsil.registry import Registry
-from konsil.weights import Layout, Parts, Weights
+from konsil.weights import Layout, Weights
 
 
-class Method(ABC):
-    """The interface. Most methods override `local`, and little else.
+class Method:
+    """The interface: `pieces` for a method that is composed, `local` for one that is one loop.
 
     One round at one site is `receive` (finish what the means began), validation of `answers`,
-    then `local`. After the last round `receive` and validation run once more.
+    then `local`. After the last round `receive` and validation run once more. By default each hook
+    asks the pieces, in their order; a method that overrides `local` alone has FedAvg's parts.
     """
 
     name: ClassVar[str]
@@ -54,9 +56,6 @@ class Method(ABC):
 
     needs: ClassVar[str] = "means"  # or "individual": the server must see single models
     pooled: ClassVar[bool] = False  # all images in one place: no federation at all
-    shared_roles: ClassVar[tuple[str, ...]] = ("global",)  # answered by a shared part
-    private_roles: ClassVar[tuple[str, ...]] = ()  # answered by what a site keeps
-    best_by: ClassVar[tuple[tuple[str, str], ...]] = (("global", "global"),)  # part, its measure
     super_model: ClassVar[bool] = False  # specialists and a selector are put together at the end
     routing: ClassVar[str] = "threshold"  # how that super model decides: supermodel.Facts
     travels: ClassVar[str] = ""  # a remark, if other rounds' traffic is not round 1's
@@ -64,9 +63,26 @@ class Method(ABC):
     def __init__(self, settings: MethodSettings, context: Context) -> None:
         self.settings: Any = settings
         self.context = context
+        self.composition = self.pieces()
+        for piece in self.composition:
+            piece.bind(context)
         self.check()
 
-    def check(self) -> None:  # noqa: B027
+    # --- what it is -----------------------------------------------------------------------------
+
+    def pieces(self) -> list[Piece]:
+        """What it is put together from, in the order in which they see a batch."""
+        return [Averaged("global")]
+
+    def personal(self) -> list[Piece]:
+        """The pieces that make a site's own model, for FedSM to take in SoftPull's place."""
+        raise ConfigError(f"{self.name} has no model of a site's own")
+
+    def server(self) -> ServerOptimizer:
+        """The server's optimiser, for other methods to put under their means."""
+        raise ConfigError(f"{self.name} has no optimiser at the server")
+
+    def check(self) -> None:
         """Refuse settings that do not fit the federation, before round 1.
 
         The ConfigError begins with the setting: "lambda = 2: ...".
@@ -74,21 +90,42 @@ class Method(ABC):
 
     def warnings(self) -> list[str]:
         """What a person should know before round 1."""
-        return []
+        return [line for piece in self.composition for line in piece.warnings()]
+
+    @property
+    def shared_roles(self) -> tuple[str, ...]:
+        """The roles that a shared part of that name answers."""
+        return tuple(role for piece in self.composition for role in piece.shared_roles)
+
+    @property
+    def private_roles(self) -> tuple[str, ...]:
+        """The roles that are answered by what a site keeps."""
+        roles = (role for piece in self.composition for role in piece.private_roles)
+        return tuple(dict.fromkeys(roles))
+
+    @property
+    def best_by(self) -> tuple[tuple[str, str], ...]:
+        """The shared parts of which the best is kept, each with the measure that chooses it."""
+        return tuple(pair for piece in self.composition for pair in piece.best_by)
 
     def networks(self) -> dict[str, TrainedNetwork]:
         """The networks that a site trains side by side, by the name `site.learner` takes."""
-        return {"global": TrainedNetwork(self.context.network)}
+        return {n: net for piece in self.composition for n, net in piece.networks().items()}
+
+    def work(self) -> float:
+        """Local work by definition, in units of FedAvg's: forward and backward once a batch.
+
+        Validation is not in it, unless the method itself asks for it (`validation_work`).
+        """
+        return sum(piece.work() for piece in self.composition)
+
+    # --- what travels ---------------------------------------------------------------------------
 
     def start(self) -> dict[str, Weights]:
         """The shared parts before round 1."""
-        return {"global": self.context.initial(self.context.network)}
+        return {name: part for piece in self.composition for name, part in piece.start().items()}
 
-    def uploads(self, shared: Parts) -> dict[str, Layout]:
-        """What every upload must hold: by default each part that was sent."""
-        return {name: part.layout for name, part in broadcast(shared).items()}
-
-    def initial_parts(self) -> dict[str, Weights]:
+    def initial_parts(self) -> Shared:
         """`start`, and zero moments for each optimiser whose state is averaged."""
         parts = self.start()
         for name, trained in self.networks().items():
@@ -96,61 +133,73 @@ class Method(ABC):
                 parts[moments_of(name)] = Weights.zeros(
                     trained.moments_layout(self.context.training)
                 )
-        return parts
+        return Shared(parts)
 
-    def sent(self, site: str, shared: Parts) -> dict[str, Weights]:
-        """What of the shared parts travels to this site: by default all but the server's own."""
-        return broadcast(shared)
+    def sent(self, site: str, shared: Shared) -> Shared:
+        """What of the shared parts and notes travels to this site: all but the server's own."""
+        return shared.sent()
 
-    def keeps_uploads(self, shared: Parts) -> bool:
+    def uploads(self, shared: Shared) -> dict[str, Layout]:
+        """What every upload must hold: by default each part that was sent."""
+        layouts = {name: part.layout for name, part in shared.sent().items()}
+        for piece in self.composition:
+            piece.uploads(layouts)
+        return layouts
+
+    def keeps_uploads(self, shared: Shared) -> bool:
         """Whether the server keeps the next round's uploads for `merge`, one by one."""
         return self.needs == "individual"
-
-    def work(self) -> float:
-        """Local work by definition, in units of FedAvg's: forward and backward once a batch.
-
-        Validation is not in it, unless the method itself asks for it (`validation_work`).
-        """
-        return 1.0
-
-    def eligible(self, round: int) -> bool:
-        """Whether what is validated in this round may become the best checkpoint."""
-        return True
-
-    def receive(self, site: Site, shared: Parts) -> None:  # noqa: B027
-        """What a site does with the means before anything else."""
-
-    @abstractmethod
-    def local(self, site: Site, shared: Parts) -> Upload:
-        """One round at one site."""
 
     def wrong_upload(self, site: str, upload: Upload) -> str:
         """Why no honest site sends this, whose form is right already; empty if one can.
 
         What is refused here has touched no mean.
         """
-        return ""
+        found = (piece.wrong_upload(site, upload) for piece in self.composition)
+        return next((why for why in found if why), "")
 
-    def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
+    # --- a round --------------------------------------------------------------------------------
+
+    def receive(self, site: Site, shared: Shared) -> None:
+        """What a site does with the means before anything else."""
+        for piece in self.composition:
+            piece.receive(site, shared)
+
+    def local(self, site: Site, shared: Shared) -> Upload:
+        """One round at one site."""
+        return train(self.composition, site, shared)
+
+    def merge(self, shared: Shared, means: Means) -> Shared:
         """The shared parts of the next round, from the means of what the sites sent."""
-        return {**shared, **means}
+        return merged(self.composition, shared, means)
 
-    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
         """The weights that answer for this site, by role."""
-        return {"global": shared["global"]}
+        return answers_of(self.composition, site, shared)
 
-    def measures(self, site: Site, shared: Parts) -> dict[str, float]:
+    def measures(self, site: Site, shared: Shared) -> dict[str, float]:
         """Further validation measures of this site (means over its validation images)."""
-        return {}
+        found = (piece.measures(site, shared) for piece in self.composition)
+        return {name: value for measures in found for name, value in measures.items()}
+
+    def eligible(self, round: int) -> bool:
+        """Whether what is validated in this round may become the best checkpoint."""
+        return True
+
+
+def answers_of(pieces: Sequence[Piece], site: Site, shared: Shared) -> dict[str, Weights]:
+    """What these pieces answer, by role; of two with one role, the later."""
+    return {
+        role: weights for piece in pieces for role, weights in piece.answers(site, shared).items()
+    }
 
 
 def _check(name: str, cls: type[Method]) -> None:
     """What would otherwise be found in the middle of a plan."""
     if not issubclass(cls, Method):
         raise ConfigError(f"method {name}: {cls.__name__} is not a subclass of Method")
-    if inspect.isabstract(cls):
-        missing = ", ".join(sorted(cls.__abstractmethods__))
-        raise ConfigError(f"method {name}: {cls.__name__} has no {missing}")
+    if cls.pieces is Method.pieces and cls.local is Method.local:  # it would silently be FedAvg
+        raise ConfigError(f"method {name}: {cls.__name__} has neither pieces nor local")
 
 
 METHODS: Registry[type[Method]] = Registry("method", "konsil.methods", _check)
@@ -189,3 +238,23 @@ def make_method(config: MethodConfig, context: Context) -> Method:
         return method_class(config)(settings, context)
     except ConfigError as error:  # which begins with the setting's name
         raise ConfigError(f"methods.{config.title}.{error}") from None
+
+
+def borrowed(given: dict[str, Any], hook: str, context: Context, where: str) -> Method:
+    """The method of a block {name: ..., its settings ...}, for what its `hook` gives to others."""
+    lenders = [n for n, cls in METHODS.all().items() if hook in _overridden(cls)]
+    name = str(given.get("name"))
+    if name not in lenders:
+        raise ConfigError(f"{where} = {given}: give name, one of {', '.join(lenders)}")
+    cls = METHODS.all()[name]
+    settings = {key: value for key, value in given.items() if key != "name"}
+    try:
+        return cls(cls.Settings.model_validate(settings), context)
+    except ValidationError as error:
+        raise ConfigError(explain(error, where, cls.Settings)) from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}.{error}") from None
+
+
+def _overridden(cls: type[Method]) -> set[str]:
+    return {name for name in ("personal", "server") if getattr(cls, name) != getattr(Method, name)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
@@ -13,17 +14,19 @@ from konsil.ingredients.learner import Learner
 Coupling = Literal["coupled", "decoupled"]
 
 
-def step_with_pull(
-    model: Learner, loss: Tensor, mu: float, anchor: Tensor, coupling: Coupling
-) -> None:
-    """One optimiser step along the gradient of loss + (mu / 2) ||w - anchor||^2.
+@dataclass(frozen=True)
+class Pull:
+    """Steps along the gradient of loss + (mu / 2) ||w - anchor||^2: a `Step` of `Averaged`."""
 
-    With mu = 0 it is `model.step(loss)`, bit for bit.
-    """
-    model.accumulate(loss)
-    if coupling == "coupled":
-        model.grad.add_(model.parameters - anchor, alpha=mu)
-    away = model.parameters - anchor if coupling == "decoupled" else None
-    model.apply()
-    if away is not None:
-        model.parameters.sub_(away, alpha=model.lr * mu)
+    mu: float
+    coupling: Coupling = "coupled"
+
+    def __call__(self, model: Learner, loss: Tensor, anchor: Tensor) -> None:
+        """One step. With mu = 0 it is `model.step(loss)`, bit for bit."""
+        model.accumulate(loss)
+        if self.coupling == "coupled":
+            model.grad.add_(model.parameters - anchor, alpha=self.mu)
+        away = model.parameters - anchor if self.coupling == "decoupled" else None
+        model.apply()
+        if away is not None:
+            model.parameters.sub_(away, alpha=model.lr * self.mu)

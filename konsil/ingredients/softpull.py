@@ -13,20 +13,21 @@ can be found instead of given (`lambda: auto-linesearch`, `lambda: auto-shrinkag
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil, log2
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from konsil.errors import ConfigError
-from konsil.ingredients.context import Context, Means, MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.context import Context, Means, Shared, TrainedNetwork, Upload
 from konsil.ingredients.learner import OptimizerPolicy
-from konsil.ingredients.personaliser import Personaliser
+from konsil.ingredients.piece import Personal, Piece
+from konsil.ingredients.server_optimizer import ServerOptimizer
 from konsil.ingredients.site import Site
-from konsil.weights import Layout, Parts, Weights, mix
+from konsil.weights import Layout, Weights, mix
 
 Automatic = Literal["auto", "auto-linesearch", "auto-shrinkage"]
 Lambda = float | Automatic | dict[str, float]  # one for all, found, or one a site
@@ -34,18 +35,8 @@ CANDIDATES = (0.0, 0.16, 0.4, 0.64, 0.88, 1.0)  # of lambda': the papers' lambda
 SMOOTHING = 0.7  # of lambda' over rounds: how much of the old one stays
 
 SHRINKAGE = "softpull.shrinkage"  # [|D_k|, p_k |D_k|^2] of a site (`unit`); means at the server
-CORRELATION = "softpull.correlation"  # rho, for every site
 SHRINKAGE_LAYOUT = Layout.build([("sizes", (2,), "trainable", "body")])
-CORRELATION_LAYOUT = Layout.build([("rho", (1,), "trainable", "body")])
-
-
-class SoftPullSettings(MethodSettings):
-    """What SoftPull needs of FedSM's settings."""
-
-    lambda_: Lambda
-    lambda_guard: Literal["cross-fit", "none"]
-    allow_extrapolation: bool
-    personal_optimizer_state: OptimizerPolicy
+CORRELATION = "softpull.correlation"  # rho, a note for every site
 
 
 def checked_lambda(given: Any) -> Any:
@@ -63,117 +54,97 @@ def lambda_prime(lambda_: float, sites: int) -> float:
 
 
 def softpull(share: float, own: Weights, mean: Weights) -> Weights:
-    """lambda' w_k + (1 - lambda') mean(w)."""
-    return mix([(share, own), (1 - share, mean)])
+    """lambda' w_k + (1 - lambda') mean(w); a lambda' outside [0, 1] was asked for by name."""
+    return mix([(share, own), (1 - share, mean)], extrapolate=True)
 
 
-class SoftPull(Personaliser):
+class Share(Protocol):
+    """Where lambda' comes from: a site's share of itself, asked once a round."""
+
+    @property
+    def models_tried(self) -> int:
+        """How many models it asks about the validation images, a round."""
+
+    def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
+        """lambda' of this site now."""
+
+
+class SoftPull(Personal):
     """Specialists that train alone and are pulled towards their mean after every round."""
 
-    Settings = SoftPullSettings
-
-    def check(self) -> None:
-        """lambda must lie between the plain average and local training."""
-        self.rule = rule_for(self.settings, self.context)
+    def __init__(
+        self,
+        share: Share,
+        optimizer: OptimizerPolicy = "persist",
+        *,
+        server: ServerOptimizer | None = None,
+    ) -> None:
+        self.share, self.optimizer, self.server = share, optimizer, server
 
     def networks(self) -> dict[str, TrainedNetwork]:
-        """One."""
-        policy = self.settings.personal_optimizer_state
-        return {"personal": TrainedNetwork(self.context.network, policy)}
+        return {"personal": TrainedNetwork(self.context.network, self.optimizer)}
 
     def work(self) -> float:
         """One more forward and backward a batch, and what finding lambda' takes."""
-        return 1.0 + self.context.validation_work(self.rule.models_tried)
+        return 1.0 + self.context.validation_work(self.share.models_tried)
 
     def start(self) -> dict[str, Weights]:
-        """Line 1 of Algorithm 1: the specialists begin like the global model."""
-        return {self.part: self.context.initial(self.context.network)} | self.rule.start()
+        """Line 2 of Algorithm 1: the specialists begin like the global model."""
+        model = self.context.initial(self.context.network)
+        moments = self.server.start("personal", model) if self.server else {}
+        return {"personal": model, **moments}
 
-    def uploads(self, layouts: dict[str, Layout]) -> None:
-        """The specialist, and what the rule for lambda' asks for."""
-        self.rule.uploads(layouts)
-
-    def receive(self, site: Site, shared: Parts) -> None:
-        """Line 16: towards the plain mean of the specialists."""
-        own, mean = site.private.get("personal"), shared[self.part]
+    def receive(self, site: Site, shared: Shared) -> None:
+        """Line 16, finished at the site: towards the plain mean of the specialists."""
+        own, mean = site.private.get("personal"), shared["personal"]
         if own is None:  # its first round: nothing of its own yet
             site.private["personal"] = mean
             return
-        share = self.rule.share(site, own, mean, shared)
-        site.private["personal"] = softpull(share, own, mean)
-
-    def begin(self, site: Site, shared: Parts) -> None:
-        """Go on with the pulled specialist."""
-        self.site = site
-        self.w_p = site.learner("personal", site.private["personal"])
-        self.rule.begin(site)
-
-    def see(self, x: Tensor, y: Tensor) -> None:
-        """Line 9: one step of the specialist."""
-        self.rule.see(self.site)
-        self.w_p.step(self.site.task.loss(self.w_p(x), y))
+        site.private["personal"] = softpull(self.share(site, own, mean, shared), own, mean)
 
     def end(self, upload: Upload) -> None:
-        """The specialist stays, and a copy goes into the plain mean."""
-        self.site.private["personal"] = self.w_p.weights()
-        upload.add(self.part, self.site.private["personal"], weight=1)
-        self.rule.end(self.site, upload)
+        """Line 13: the specialist stays, and a copy goes into the plain mean."""
+        super().end(upload)
+        upload.add("personal", self.site.private["personal"], weight=1)
 
-    def merge(self, shared: Parts, means: Means, new: dict[str, Weights]) -> None:
-        """What the rule for lambda' makes of its means."""
-        self.rule.merge(shared, means, new)
+    def merge(self, shared: Shared, means: Means, new: Shared) -> None:
+        if self.server:
+            self.server.merge("personal", shared, means, new)
 
-    def opinion(self, site: Site, shared: Parts) -> Weights:
-        """The specialist after the pull."""
-        return site.private["personal"]
-
-    def measures(self, site: Site) -> dict[str, float]:
+    def measures(self, site: Site, shared: Shared) -> dict[str, float]:
         """The lambda' in force, where it is not the same for ever."""
         found = site.notes.get("lambda_prime")
         return {} if found is None else {"lambda_prime": found}
 
 
-class LambdaRule(ABC):
-    """Where lambda' comes from. Most rules only need `share`."""
+class SoftPullSettings(Protocol):
+    """What SoftPull needs of a method's settings."""
 
-    models_tried: ClassVar[int] = 0  # on the validation images, a round
-
-    @abstractmethod
-    def share(self, site: Site, own: Weights, mean: Weights, shared: Parts) -> float:
-        """lambda' of this site now."""
-
-    def start(self) -> dict[str, Weights]:
-        """Shared parts beside the specialists."""
-        return {}
-
-    def uploads(self, layouts: dict[str, Layout]) -> None:  # noqa: B027
-        """What is uploaded beside the specialist."""
-
-    def begin(self, site: Site) -> None:  # noqa: B027
-        """Before the first batch."""
-
-    def see(self, site: Site) -> None:  # noqa: B027
-        """Before every batch."""
-
-    def end(self, site: Site, upload: Upload) -> None:  # noqa: B027
-        """After the last batch."""
-
-    def merge(self, shared: Parts, means: Means, new: dict[str, Weights]) -> None:  # noqa: B027
-        """At the server."""
+    lambda_: Lambda
+    lambda_guard: Literal["cross-fit", "none"]
+    allow_extrapolation: bool
+    personal_optimizer_state: OptimizerPolicy
 
 
-def rule_for(settings: SoftPullSettings, context: Context) -> LambdaRule:
-    """The rule that the settings name."""
+def softpull_pieces(
+    settings: SoftPullSettings, context: Context, server: ServerOptimizer | None = None
+) -> list[Piece]:
+    """SoftPull with the lambda that the settings name, and what finding it needs."""
+    share, further = _share(settings, context)
+    return [*further, SoftPull(share, settings.personal_optimizer_state, server=server)]
+
+
+def _share(settings: SoftPullSettings, context: Context) -> tuple[Share, list[Piece]]:
     if len(context.sites) == 1:
-        return Given(dict.fromkeys(context.sites, 1.0))
+        return Given(dict.fromkeys(context.sites, 1.0)), []
+    if settings.lambda_ == "auto-shrinkage":
+        return ByShrinkage(), [Correlation()]
     if isinstance(settings.lambda_, str):
-        if settings.lambda_ == "auto-shrinkage":
-            return ByShrinkage(context)
-        return ByLineSearch(guarded=settings.lambda_guard == "cross-fit")
+        return ByLineSearch(guarded=settings.lambda_guard == "cross-fit"), []
     given = settings.lambda_
     by_site = given if isinstance(given, dict) else dict.fromkeys(context.sites, given)
     _check_given(by_site, context.sites, settings.allow_extrapolation)
-    return Given({s: lambda_prime(by_site[s], len(context.sites)) for s in context.sites})
+    return Given({s: lambda_prime(by_site[s], len(context.sites)) for s in context.sites}), []
 
 
 def _check_given(by_site: dict[str, float], sites: tuple[str, ...], extrapolate: bool) -> None:
@@ -191,18 +162,19 @@ def _check_given(by_site: dict[str, float], sites: tuple[str, ...], extrapolate:
             )
 
 
-class Given(LambdaRule):
+@dataclass(frozen=True)
+class Given:
     """The paper's: fixed. Here each site may have its own."""
 
-    def __init__(self, shares: dict[str, float]) -> None:
-        self.shares = shares
+    shares: dict[str, float]
+    models_tried: int = 0
 
-    def share(self, site: Site, own: Weights, mean: Weights, shared: Parts) -> float:
-        """What was given for this site."""
+    def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
         return self.shares[site.name]
 
 
-class ByLineSearch(LambdaRule):
+@dataclass(frozen=True)
+class ByLineSearch:
     """Each site takes the lambda' with the smallest loss on its validation images.
 
     Forward passes only, and not a byte of traffic. The choice is smoothed over rounds. A small
@@ -212,12 +184,10 @@ class ByLineSearch(LambdaRule):
     0, the plain mean.
     """
 
-    models_tried = len(CANDIDATES) + 1  # and the present lambda'
+    guarded: bool
+    models_tried: int = len(CANDIDATES) + 1  # and the present lambda'
 
-    def __init__(self, guarded: bool) -> None:
-        self.guarded = guarded
-
-    def share(self, site: Site, own: Weights, mean: Weights, shared: Parts) -> float:
+    def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
         """Search, check, smooth."""
         now = site.notes.get("lambda_prime", 0.0)
 
@@ -258,70 +228,71 @@ def nearest_minimum(losses: Tensor, now: float) -> int:
     return min(range(len(losses)), key=lambda i: (float(losses[i]), abs(CANDIDATES[i] - now)))
 
 
-class ByShrinkage(LambdaRule):
+@dataclass(frozen=True)
+class ByShrinkage:
     """lambda' = P / (P + E): SoftPull as the best linear predictor (docs/methods.md).
 
     A site's update is what all share, what is its own (variance P), and noise (variance E). Two
     numbers tell them apart: rho, the mean cosine between different sites' updates, and the
     reliability r of one site's update, by Spearman and Brown from the cosine of its two halves:
-    lambda'_k = (r_k - rho)/(1 - rho). Both are read off the global model, which all sites begin
-    alike: no further pass, and beside the mean of the global model two numbers a site.
+    lambda'_k = (r_k - rho)/(1 - rho). `Correlation` finds both.
     """
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
+    models_tried: int = 0
 
-    def share(self, site: Site, own: Weights, mean: Weights, shared: Parts) -> float:
+    def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
         """From this site's reliability and everybody's correlation, smoothed."""
-        rho = max(0.0, float(shared[CORRELATION].flat[0]))  # a share of variance: below 0 is noise
+        rho = max(0.0, shared.notes.get(CORRELATION, 0.0))  # a share of variance: below 0 is noise
         found = shrunk(site.notes["reliability"], rho)
         old = site.notes.get("lambda_prime", found)
         site.notes["lambda_prime"] = SMOOTHING * old + (1 - SMOOTHING) * found
         return float(site.notes["lambda_prime"])
 
-    def start(self) -> dict[str, Weights]:
-        """No correlation is known yet."""
-        return {CORRELATION: Weights.zeros(CORRELATION_LAYOUT)}
+
+class Correlation(Piece):
+    """How reliable a site's update of the global model is, and how alike the sites' are.
+
+    Both are read off the global model, which all sites begin alike: no further pass, and beside
+    the mean of the global model two numbers a site.
+    """
 
     def uploads(self, layouts: dict[str, Layout]) -> None:
-        """Two numbers; the correlation is the server's to work out."""
-        del layouts[CORRELATION]
         layouts[SHRINKAGE] = SHRINKAGE_LAYOUT
 
-    def begin(self, site: Site) -> None:
-        """Note where the global model is."""
+    def begin(self, site: Site, shared: Shared) -> None:
+        self.site = site
         epoch = ceil(site.images / self.context.training.batch_size)
         self.marks = (0, epoch // 2, epoch)  # of the first epoch: later ones see the images again
         self.seen, self.at = 0, dict[int, Tensor]()
 
-    def see(self, site: Site) -> None:
-        """Note where it is before, in the middle of, and after the first epoch."""
+    def on_batch(self, x: Tensor, y: Tensor) -> None:
+        """Note where the global model is before, in the middle of, and after the first epoch."""
         if self.seen in self.marks:
-            self.at[self.seen] = site.running("global").parameters.clone()
+            self.at[self.seen] = self.site.running("global").parameters.clone()
         self.seen += 1
 
-    def end(self, site: Site, upload: Upload) -> None:
+    def end(self, upload: Upload) -> None:
         """Reliability for this site, two sizes for the server."""
-        now = site.running("global").parameters
+        now = self.site.running("global").parameters
         first, middle, last = (self.at.get(mark, now) for mark in self.marks)
-        site.notes["reliability"] = reliability(middle - first, last - middle)
+        self.site.notes["reliability"] = reliability(middle - first, last - middle)
         update = (now - first).double() / unit(len(now))
         square = float(update.square().sum())
         sizes = Weights.zeros(SHRINKAGE_LAYOUT)
-        sizes.flat[0], sizes.flat[1] = square**0.5, self.context.share(site.name) * square
-        upload.add(SHRINKAGE, sizes, weight=site.images)
+        sizes.flat[0], sizes.flat[1] = square**0.5, self.context.share(self.site.name) * square
+        upload.add(SHRINKAGE, sizes, weight=self.site.images)
 
-    def merge(self, shared: Parts, means: Means, new: dict[str, Weights]) -> None:
+    def merge(self, shared: Shared, means: Means, new: Shared) -> None:
         """rho of the round, from means alone: the cosine of different sites' updates."""
-        size, own = (float(v) for v in new.pop(SHRINKAGE).flat)
+        size, own = (float(v) for v in means[SHRINKAGE].flat)
         if len(means.sites) < 2:
             return  # nobody to be compared with: what was known stays
         own /= sum(self.context.share(site) for site in means.sites)  # p_k of those who answered
         way = means["global"] - shared["global"]
         update = way.norm() / unit(way.layout.trainable)
         between = size**2 - own  # sum over j != k of p_j p_k ||D_j|| ||D_k||
-        new[CORRELATION] = Weights.zeros(CORRELATION_LAYOUT)
-        new[CORRELATION].flat[0] = (update**2 - own) / between if between > 0 else 1.0
+        rho = (update**2 - own) / between if between > 0 else 1.0
+        new.notes[CORRELATION] = float(torch.tensor(rho))  # float32, like all that is shared
 
 
 def unit(values: int) -> float:

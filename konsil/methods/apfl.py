@@ -10,11 +10,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from konsil.ingredients.context import MethodSettings, Upload
-from konsil.ingredients.method import method
-from konsil.ingredients.personaliser import OwnModel, Personalised, personaliser
+from konsil.ingredients.context import MethodSettings, Shared, Upload
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.piece import Averaged, Personal, Piece
 from konsil.ingredients.site import Site
-from konsil.weights import Parts, Weights, mix
+from konsil.weights import Weights, mix
 
 
 class APFLSettings(MethodSettings):
@@ -25,22 +25,19 @@ class APFLSettings(MethodSettings):
     alpha_lr: float | None = Field(None, gt=0, description="the experiment's lr")
 
 
-@personaliser("apfl")
-class APFLPersonaliser(OwnModel):
-    """v_k, trained where it is used: in the mixture."""
+class MixedWithGlobal(Personal):
+    """v_k, trained where it is used: in the mixture with FedAvg's w."""
 
-    Settings = APFLSettings
+    def __init__(self, settings: APFLSettings) -> None:
+        self.settings = settings
 
-    def begin(self, site: Site, shared: Parts) -> None:
-        """Go on with v_k and a."""
-        self.site = site
-        self.w = site.running("global")
-        self.v = site.learner("personal", site.private["personal"])
+    def begin(self, site: Site, shared: Shared) -> None:
+        super().begin(site, shared)
         self.alpha = self.alpha_of(site)
 
-    def see(self, x: Tensor, y: Tensor) -> None:
+    def on_batch(self, x: Tensor, y: Tensor) -> None:
         """One step of v and a, both from the values before it and from one gradient at vbar."""
-        v, w, a = self.v.parameters, self.w.parameters, self.alpha
+        v, w, a = self.v.parameters, self.site.running("global").parameters, self.alpha
         with self.v.at(torch.lerp(w, v, a)):  # exact at both ends, in one pass over memory
             self.v.accumulate(self.site.task.loss(self.v(x), y))
         if self.settings.adaptive:
@@ -48,30 +45,36 @@ class APFLPersonaliser(OwnModel):
         self.v.grad.mul_(a)
         self.v.apply()
 
-    def moved(self, a: float, slope: float) -> float:
+    def moved(self, a: float, grad: float) -> float:
         """a <- a - eta_a <v - w, grad f(vbar)>, kept in [0, 1]."""
         rate = self.settings.alpha_lr or self.context.training.lr
-        return min(max(a - rate * slope, 0.0), 1.0)
+        return min(max(a - rate * grad, 0.0), 1.0)
 
     def end(self, upload: Upload) -> None:
-        """v_k and a stay at the site."""
-        self.site.private["personal"] = self.v.weights()
+        super().end(upload)
         self.site.notes["alpha"] = self.alpha
 
     def alpha_of(self, site: Site) -> float:
-        """The site's a."""
+        """The site's a: as it was after its last round, or as settings begin."""
         return float(site.notes.get("alpha", self.settings.alpha))
 
-    def opinion(self, site: Site, shared: Parts) -> Weights:
+    def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
         """vbar of v_k and the received mean."""
         a, v = self.alpha_of(site), site.private["personal"]
         vbar = mix([(a, v), (1 - a, shared["global"])])
-        return vbar.with_statistics_of(v)  # v's learner ran as vbar: the statistics are vbar's
+        # v's learner ran as vbar: the statistics are vbar's
+        return {"personal": vbar.with_statistics_of(v)}
 
 
 @method("apfl", paper="Deng, Kamani, Mahdavi, 2020, Algorithm 1")
-class APFL(Personalised):
+class APFL(Method):
     """FedAvg, and a model a site that is used and trained mixed with FedAvg's."""
 
     Settings = APFLSettings
-    Personaliser = APFLPersonaliser
+
+    def personal(self) -> list[Piece]:
+        return [MixedWithGlobal(self.settings)]
+
+    def pieces(self) -> list[Piece]:
+        # first in the list: v's step reads w before w's own step on the batch
+        return [*self.personal(), Averaged("global")]

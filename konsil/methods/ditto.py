@@ -8,12 +8,11 @@ never reset. With lambda = 0 it is local training; the global model is FedAvg's 
 from pydantic import Field
 from torch import Tensor
 
-from konsil.ingredients.context import MethodSettings, Upload
-from konsil.ingredients.method import method
-from konsil.ingredients.personaliser import OwnModel, Personalised, personaliser
-from konsil.ingredients.proximal import Coupling, step_with_pull
+from konsil.ingredients.context import MethodSettings, Shared
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.piece import Averaged, Personal, Piece
+from konsil.ingredients.proximal import Coupling, Pull
 from konsil.ingredients.site import Site
-from konsil.weights import Parts, Weights
 
 
 class DittoSettings(MethodSettings):
@@ -23,35 +22,29 @@ class DittoSettings(MethodSettings):
     coupling: Coupling = "coupled"
 
 
-@personaliser("ditto")
-class DittoPersonaliser(OwnModel):
+class NearGlobal(Personal):
     """v_k, pulled towards the global model of the round."""
 
-    Settings = DittoSettings
+    def __init__(self, pull: Pull) -> None:
+        self.pull = pull
 
-    def begin(self, site: Site, shared: Parts) -> None:
-        """Go on with v_k."""
-        self.site = site
-        self.v = site.learner("personal", site.private["personal"])
+    def begin(self, site: Site, shared: Shared) -> None:
+        super().begin(site, shared)
         self.w_g = shared["global"].trainable.to(self.v.device)
 
-    def see(self, x: Tensor, y: Tensor) -> None:
+    def on_batch(self, x: Tensor, y: Tensor) -> None:
         """v <- v - eta (grad F_k(v) + lambda (v - w_g))."""
-        loss = self.site.task.loss(self.v(x), y)
-        step_with_pull(self.v, loss, self.settings.lambda_, self.w_g, self.settings.coupling)
-
-    def end(self, upload: Upload) -> None:
-        """v_k stays at the site."""
-        self.site.private["personal"] = self.v.weights()
-
-    def opinion(self, site: Site, shared: Parts) -> Weights:
-        """v_k."""
-        return site.private["personal"]
+        self.pull(self.v, self.site.task.loss(self.v(x), y), self.w_g)
 
 
 @method("ditto", paper="Li et al., ICML 2021, Algorithm 1")
-class Ditto(Personalised):
+class Ditto(Method):
     """FedAvg, and a model a site that is pulled towards FedAvg's."""
 
     Settings = DittoSettings
-    Personaliser = DittoPersonaliser
+
+    def personal(self) -> list[Piece]:
+        return [NearGlobal(Pull(self.settings.lambda_, self.settings.coupling))]
+
+    def pieces(self) -> list[Piece]:
+        return [*self.personal(), Averaged("global")]

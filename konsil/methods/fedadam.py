@@ -5,14 +5,12 @@ w <- w + eta m / (sqrt(v) + tau), from m = 0 and v = tau^2, without bias correct
 b1 = b2 = 0 and eta = tau far above every step, it comes to FedAvg (up to D / tau).
 """
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from konsil.ingredients.method import method
-from konsil.ingredients.server_optimizer import ServerOptimised
+from konsil.ingredients.piece import Averaged, Piece
+from konsil.ingredients.server_optimizer import ServerAdam
 from konsil.methods.fedavg import FedAvg, FedAvgSettings
-from konsil.weights import Layout, Parts, Weights
 
 
 class FedAdamSettings(FedAvgSettings):
@@ -27,27 +25,15 @@ class FedAdamSettings(FedAvgSettings):
 
 
 @method("fedadam", paper="Reddi et al., ICLR 2021, Algorithm 2")
-class FedAdam(ServerOptimised, FedAvg):
+class FedAdam(FedAvg):
     """FedAvg's mean, taken as a gradient for Adam at the server."""
 
     Settings = FedAdamSettings
-    moments = ("m", "v")
+    optimizer = ServerAdam
 
-    def first(self, moment: str, layout: Layout) -> Weights:
-        """m = 0, v = tau^2."""
-        value = self.settings.tau**2 if moment == "v" else 0.0
-        return Weights(layout, torch.full((layout.size,), value))
-
-    def step(self, w: Weights, mean: Weights, moments: Parts) -> tuple[Weights, dict[str, Weights]]:
-        """Lines 10-13 of Algorithm 2."""
+    def server(self) -> ServerAdam:
         s = self.settings
-        delta = mean.flat - w.flat
-        m = s.beta1 * moments["m"].flat + (1 - s.beta1) * delta
-        v = self.second_moment(moments["v"].flat, delta.square())
-        stepped = w.flat + s.server_lr * m / (v.sqrt() + s.tau)
-        return Weights(w.layout, stepped), {"m": Weights(w.layout, m), "v": Weights(w.layout, v)}
+        return self.optimizer(s.server_lr, s.beta1, s.beta2, s.tau)
 
-    def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:
-        """v forgets at the same rate whatever comes."""
-        beta2: float = self.settings.beta2
-        return beta2 * v + (1 - beta2) * squares
+    def pieces(self) -> list[Piece]:
+        return [Averaged("global", self.settings.optimizer_state, server=self.server())]

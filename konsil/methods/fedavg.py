@@ -1,10 +1,9 @@
 """FedAvg (McMahan et al., AISTATS 2017, Algorithm 1): the mean of the models."""
 
-from konsil.ingredients.context import MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.context import MethodSettings
 from konsil.ingredients.learner import OptimizerPolicy
 from konsil.ingredients.method import Method, method
-from konsil.ingredients.site import Site
-from konsil.weights import Parts
+from konsil.ingredients.piece import Averaged, Piece
 
 
 class FedAvgSettings(MethodSettings):
@@ -19,11 +18,5 @@ class FedAvg(Method):
 
     Settings = FedAvgSettings
 
-    def networks(self) -> dict[str, TrainedNetwork]:
-        """One."""
-        return {"global": TrainedNetwork(self.context.network, self.settings.optimizer_state)}
-
-    def local(self, site: Site, shared: Parts) -> Upload:
-        """Train the global model on the site's images."""
-        model = site.train(site.learner("global", shared["global"]))
-        return Upload().add("global", model.weights(), weight=site.images)
+    def pieces(self) -> list[Piece]:
+        return [Averaged("global", self.settings.optimizer_state)]

@@ -13,13 +13,10 @@ running statistics are averaged over the rounds like the weights instead.
 
 from pydantic import Field
 
-from konsil.ingredients.context import SERVER_ONLY, Means
 from konsil.ingredients.method import method
-from konsil.ingredients.soup import first_of_the_last, running_mean
+from konsil.ingredients.piece import Piece
+from konsil.ingredients.soup import LateMean
 from konsil.methods.fedavg import FedAvg, FedAvgSettings
-from konsil.weights import Weights
-
-AVERAGE = f"{SERVER_ONLY}swa"
 
 
 class FedAvgSWASettings(FedAvgSettings):
@@ -35,18 +32,5 @@ class FedAvgSWA(FedAvg):
     Settings = FedAvgSWASettings
     best_by = ()  # no model of one round answers: both checkpoints are the average
 
-    @property
-    def first_round(self) -> int:
-        """The first whose model belongs into the mean."""
-        return first_of_the_last(self.settings.share, self.context.rounds)
-
-    def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
-        """FedAvg's, and the running mean of what it gave; after the last round that answers."""
-        new = super().merge(shared, means)
-        averaged = means.round - self.first_round  # models in the mean so far
-        if averaged >= 0:
-            model = new["global"]
-            new[AVERAGE] = running_mean(shared.get(AVERAGE, model), averaged, model)
-            if means.round == self.context.rounds:
-                new["global"] = new[AVERAGE]  # nobody trains after this
-        return new
+    def pieces(self) -> list[Piece]:
+        return [*super().pieces(), LateMean("global", self.settings.share)]

@@ -6,9 +6,9 @@ v <- beta v + (w - mean), w <- w - eta v. With eta = 1 and beta = 0 it is FedAvg
 from pydantic import Field
 
 from konsil.ingredients.method import method
-from konsil.ingredients.server_optimizer import ServerOptimised
+from konsil.ingredients.piece import Averaged, Piece
+from konsil.ingredients.server_optimizer import ServerMomentum
 from konsil.methods.fedavg import FedAvg, FedAvgSettings
-from konsil.weights import Parts, Weights, mix
 
 
 class FedAvgMSettings(FedAvgSettings):
@@ -19,14 +19,13 @@ class FedAvgMSettings(FedAvgSettings):
 
 
 @method("fedavgm", paper="Hsu et al., 2019, Sec. 4.3")
-class FedAvgM(ServerOptimised, FedAvg):
+class FedAvgM(FedAvg):
     """FedAvg whose global model keeps part of its speed from round to round."""
 
     Settings = FedAvgMSettings
-    moments = ("velocity",)
 
-    def step(self, w: Weights, mean: Weights, moments: Parts) -> tuple[Weights, dict[str, Weights]]:
-        """w - eta (beta v + w - mean), multiplied out so that no rounding parts it from FedAvg."""
-        beta, eta, v = self.settings.momentum, self.settings.server_lr, moments["velocity"]
-        stepped = mix([(1 - eta, w), (eta, mean), (-eta * beta, v)])
-        return stepped, {"velocity": mix([(beta, v), (1.0, w), (-1.0, mean)])}
+    def server(self) -> ServerMomentum:
+        return ServerMomentum(self.settings.momentum, self.settings.server_lr)
+
+    def pieces(self) -> list[Piece]:
+        return [Averaged("global", self.settings.optimizer_state, server=self.server())]

@@ -5,15 +5,18 @@ with FedSoup asks names for "bn", and so shares the norm layers of ResNet's shor
 network whose norm layers keep nothing it is FedAvg.
 """
 
-from konsil.ingredients.method import method
-from konsil.ingredients.partition import Names, OwnNorm, norm_entries
-from konsil.weights import Layout
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.partition import norm_entries, nothing_of_norm_layers
+from konsil.ingredients.piece import Averaged, Piece
 
 
 @method("fedbn", paper="Li et al., ICLR 2021, Algorithm 1")
-class FedBN(OwnNorm):
+class FedBN(Method):
     """FedAvg of everything but the norm layers, which each site has for itself."""
 
-    def partition(self, layout: Layout) -> Names:
-        """Every norm layer."""
-        return norm_entries(layout)
+    def pieces(self) -> list[Piece]:
+        self.model = Averaged("global", stays=norm_entries)
+        return [self.model]
+
+    def warnings(self) -> list[str]:
+        return nothing_of_norm_layers(self.model.own, self.context)

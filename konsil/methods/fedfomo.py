@@ -17,15 +17,17 @@ from math import isfinite
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
-from konsil.ingredients.context import Means, MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.context import Means, MethodSettings, Shared, TrainedNetwork, Upload
 from konsil.ingredients.method import Method, method
 from konsil.ingredients.site import Site
 from konsil.randomness import generator
 from konsil.weights import Layout, Parts, Weights, mix
 
 SMALLEST_DISTANCE = 1e-5  # of the published code: two models may be the same
-MODEL, KEPT, AFFINITY, ROUND = "model.", "server.model.", "server.affinity.", "server.round"
+MODEL, KEPT = "model.", "server.model."
+AFFINITY, ROUND = "server.affinity", "server.round"  # notes: by site, a number a site; the last
 
 
 class FedFomoSettings(MethodSettings):
@@ -56,41 +58,40 @@ class FedFomo(Method):
         return 1 + self.context.validation_work(received + 2 if received else 0)
 
     def start(self) -> dict[str, Weights]:
-        """The server keeps every site's last model, and what each thinks of the others."""
-        sites, model = self.context.sites, self.context.initial(self.context.network)
-        kept = {KEPT + site: model for site in sites}
-        rows = {AFFINITY + site: Weights.zeros(self.row_layout) for site in sites}
-        return kept | rows | {ROUND: numbers("round", 0)}
+        """The server keeps every site's last model."""
+        model = self.context.initial(self.context.network)
+        return {KEPT + site: model for site in self.context.sites}
 
-    @property
-    def row_layout(self) -> Layout:
-        """One number a site of the roster."""
-        return row("affinity", len(self.context.sites))
-
-    def uploads(self, shared: Parts) -> dict[str, Layout]:
+    def uploads(self, shared: Shared) -> dict[str, Layout]:
         """The site's model, and how useful it found the others'."""
         model = shared[KEPT + self.context.sites[0]]
-        return {"model": model.layout, "affinity": self.row_layout}
+        return {"model": model.layout, "affinity": row(len(self.context.sites))}
 
-    def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
+    def merge(self, shared: Shared, means: Means) -> Shared:
         """The last model of each site, absent ones too; what each thinks adds up. No mean."""
-        new = {**shared, ROUND: numbers("round", means.round)}
-        for site, upload in means.individual.items():
-            new[KEPT + site] = upload["model"]
-            new[AFFINITY + site] = shared[AFFINITY + site] + upload["affinity"]
-        return new
+        rows = {site: self.affinity(site, shared) for site in self.context.sites}
+        rows |= {site: rows[site] + up["affinity"].flat for site, up in means.individual.items()}
+        models = {KEPT + site: upload["model"] for site, upload in means.individual.items()}
+        added = {site: values.tolist() for site, values in rows.items()}
+        return shared.updated(models, {AFFINITY: added, ROUND: means.round})
 
-    def sent(self, site: str, shared: Parts) -> dict[str, Weights]:
+    def affinity(self, site: str, shared: Shared) -> Tensor:
+        """What a site has thought of each site's models so far, float32 as it was sent."""
+        nothing = [0.0] * len(self.context.sites)
+        return torch.tensor(shared.notes.get(AFFINITY, {}).get(site, nothing), dtype=torch.float32)
+
+    def sent(self, site: str, shared: Shared) -> Shared:
         """The models of M others: some drawn, the rest those that helped this site most."""
         others = [name for name in self.context.sites if name != site]
         if self.settings.models is not None and self.settings.models < len(others):
             others = self.chosen(site, shared)
-        return {MODEL + name: shared[KEPT + name] for name in others}
+        return Shared({MODEL + name: shared[KEPT + name] for name in others})
 
-    def chosen(self, site: str, shared: Parts) -> list[str]:
+    def chosen(self, site: str, shared: Shared) -> list[str]:
         """Epsilon-greedy for each of the M; in roster order, so that sums are too."""
-        random = generator(self.context.seed, site, int(shared[ROUND].flat), "fedfomo")
-        affinity = dict(zip(self.context.sites, shared[AFFINITY + site].flat.tolist(), strict=True))
+        random = generator(self.context.seed, site, shared.notes.get(ROUND, 0), "fedfomo")
+        values = self.affinity(site, shared).tolist()
+        affinity = dict(zip(self.context.sites, values, strict=True))
         left = [name for name in self.context.sites if name != site]
         while len(left) > len(affinity) - 1 - self.settings.models:
             drawn = left[int(torch.randint(len(left), (), generator=random))]
@@ -98,7 +99,7 @@ class FedFomo(Method):
             left.remove(drawn if explore else max(left, key=affinity.__getitem__))
         return [name for name in self.context.sites if name != site and name not in left]
 
-    def receive(self, site: Site, shared: Parts) -> None:
+    def receive(self, site: Site, shared: Shared) -> None:
         """Eq. 4-6: weigh the received models and the own one, and mix them."""
         if "personal" not in site.private:  # a newcomer: old and own are the initial model
             site.private["personal"] = self.context.initial(self.context.network)
@@ -131,26 +132,22 @@ class FedFomo(Method):
         }
         return {name: value if isfinite(value) else 0.0 for name, value in values.items()}
 
-    def local(self, site: Site, shared: Parts) -> Upload:
+    def local(self, site: Site, shared: Shared) -> Upload:
         """Train the mixture further."""
         site.private["old"] = site.private["personal"]
         model = site.train(site.learner("personal", site.private["old"]))
         site.private["personal"] = model.weights()
         useful = site.notes.get("usefulness", {})
-        row = numbers("affinity", *(useful.get(name, 0.0) for name in self.context.sites))
+        values = torch.tensor([useful.get(name, 0.0) for name in self.context.sites])
+        affinity = Weights(row(len(values)), values.float())
         upload = Upload().add("model", site.private["personal"], weight=1)
-        return upload.add("affinity", row, weight=1)
+        return upload.add("affinity", affinity, weight=1)
 
-    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
         """The mixture."""
         return {"personal": site.private["personal"]}
 
 
-def row(name: str, size: int) -> Layout:
-    """The layout of a few numbers."""
-    return Layout.build([(name, (size,), "trainable", "body")])
-
-
-def numbers(name: str, *values: float) -> Weights:
-    """A few numbers as a part."""
-    return Weights(row(name, len(values)), torch.tensor(values, dtype=torch.float32))
+def row(size: int) -> Layout:
+    """The layout of one number a site."""
+    return Layout.build([("affinity", (size,), "trainable", "body")])

@@ -4,10 +4,18 @@ Body (base layers) and head (personalisation layers) are trained together on eve
 body is averaged. With head = none it is FedAvg.
 """
 
-from konsil.ingredients.method import method
-from konsil.ingredients.partition import OwnHead
+from functools import partial
+
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.partition import HeadSettings, head_entries
+from konsil.ingredients.piece import Averaged, Piece
 
 
 @method("fedper", paper="Arivazhagan et al., arXiv 1912.00818, Algorithms 1-2")
-class FedPer(OwnHead):
+class FedPer(Method):
     """FedAvg of the body, under a head that stays at the site."""
+
+    Settings = HeadSettings
+
+    def pieces(self) -> list[Piece]:
+        return [Averaged("global", stays=partial(head_entries, head=self.settings.head))]

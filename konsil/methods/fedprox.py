@@ -6,11 +6,10 @@ steps as the others take. With mu = 0 it is FedAvg.
 
 from pydantic import Field
 
-from konsil.ingredients.context import MethodSettings, Upload
+from konsil.ingredients.context import MethodSettings
 from konsil.ingredients.method import Method, method
-from konsil.ingredients.proximal import Coupling, step_with_pull
-from konsil.ingredients.site import Site
-from konsil.weights import Parts
+from konsil.ingredients.piece import Averaged, Piece
+from konsil.ingredients.proximal import Coupling, Pull
 
 
 class FedProxSettings(MethodSettings):
@@ -26,11 +25,5 @@ class FedProx(Method):
 
     Settings = FedProxSettings
 
-    def local(self, site: Site, shared: Parts) -> Upload:
-        """FedAvg's steps, each with the pull."""
-        model = site.learner("global", shared["global"])
-        w_g = shared["global"].trainable.to(model.device)
-        for x, y in site.batches():
-            loss = site.task.loss(model(x), y)
-            step_with_pull(model, loss, self.settings.mu, w_g, self.settings.coupling)
-        return Upload().add("global", model.weights(), weight=site.images)
+    def pieces(self) -> list[Piece]:
+        return [Averaged("global", step=Pull(self.settings.mu, self.settings.coupling))]

@@ -5,13 +5,16 @@ under that head by the round's usual batches. Only the body is averaged. With he
 FedAvg; with head_epochs = 0 the head is never trained, as in FedBABU before its fine-tuning.
 """
 
+from functools import partial
+
 from pydantic import Field
 
-from konsil.ingredients.context import TrainedNetwork, Upload
-from konsil.ingredients.method import method
-from konsil.ingredients.partition import HeadSettings, OwnHead
+from konsil.ingredients.context import Shared, TrainedNetwork
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.partition import HeadSettings, head_entries
+from konsil.ingredients.piece import Averaged, Piece
 from konsil.ingredients.site import Site
-from konsil.weights import Parts, Weights
+from konsil.weights import Weights
 
 
 class FedRepSettings(HeadSettings):
@@ -20,35 +23,41 @@ class FedRepSettings(HeadSettings):
     head_epochs: int = Field(1, ge=0)  # a round, before the round's epochs on the body
 
 
-@method("fedrep", paper="Collins et al., ICML 2021, Algorithm 1")
-class FedRep(OwnHead):
-    """FedAvg of the body, each time after the site's own head was fitted to it."""
+class BodyUnderFittedHead(Averaged):
+    """A body that is averaged, trained each round under the head that was fitted to it."""
 
-    Settings = FedRepSettings
+    def __init__(self, head: str, head_epochs: int) -> None:
+        super().__init__("global", stays=partial(head_entries, head=head), trains_own=False)
+        self.head_epochs = head_epochs
 
     def networks(self) -> dict[str, TrainedNetwork]:
         """Body and head, each with its own optimiser."""
-        network = self.context.network
-        return {
-            "global": TrainedNetwork(network, only=self.others),
-            "head": TrainedNetwork(network, only=self.own),
-        }
+        return super().networks() | {"head": TrainedNetwork(self.context.network, only=self.own)}
 
     def work(self) -> float:
         """An epoch on the head costs a forward pass, and a backward pass of next to nothing."""
-        epochs = self.settings.head_epochs if self.own else 0
+        epochs = self.head_epochs if self.own else 0
         return 1 + epochs / (3 * self.context.training.local_epochs)
 
-    def local(self, site: Site, shared: Parts) -> Upload:
-        """The head with the body frozen, then the body with the head frozen."""
-        body = site.learner("global", self.fit_head(site, self.whole(site, shared)))
-        return self.divide(site, site.train(body).weights())
+    def to_train(self, site: Site, shared: Shared) -> Weights:
+        """First the head with the body frozen; the batches train the body with the head frozen."""
+        return self.fit_head(site, self.model(site, shared))
 
     def fit_head(self, site: Site, weights: Weights) -> Weights:
         """These weights with a head that was trained on them; the body's statistics too stay."""
         if not self.own:
             return weights
         head = site.learner("head", weights)
-        for x, y in site.batches("head", epochs=self.settings.head_epochs):
+        for x, y in site.batches("head", epochs=self.head_epochs):
             head.step(site.task.loss(head(x), y))
         return weights.replaced(head.weights().only(self.own))
+
+
+@method("fedrep", paper="Collins et al., ICML 2021, Algorithm 1")
+class FedRep(Method):
+    """FedAvg of the body, each time after the site's own head was fitted to it."""
+
+    Settings = FedRepSettings
+
+    def pieces(self) -> list[Piece]:
+        return [BodyUnderFittedHead(self.settings.head, self.settings.head_epochs)]

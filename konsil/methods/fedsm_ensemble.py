@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, softmax
 
 from konsil.errors import ConfigError
-from konsil.ingredients.context import Upload
+from konsil.ingredients.context import Shared, Upload
 from konsil.ingredients.method import method
 from konsil.ingredients.site import Site
 from konsil.methods.fedsm_extra import TwoPhases, TwoPhaseSettings, frozen
-from konsil.methods.selector import SELECTOR, PerBatch
+from konsil.methods.selector import SELECTOR, Selector
 from konsil.networks.outputs import blended
-from konsil.weights import Parts, Weights
+from konsil.weights import Weights
 
 
 @method("fedsm-ensemble", paper="Xu et al., CVPR 2022, Sec. 3.1.1")
@@ -31,7 +31,7 @@ class FedSMEnsemble(TwoPhases):
     def check(self) -> None:
         """The selector learns through the mixture: there are no labels to solve for."""
         super().check()
-        if type(self.rule) is not PerBatch:
+        if type(self.selector) is not Selector:
             raise ConfigError(
                 f"selector_optimizer = {self.settings.selector_optimizer}: the ensemble's selector "
                 "is trained through the models' answers, batch by batch; choose average_moments"
@@ -45,7 +45,7 @@ class FedSMEnsemble(TwoPhases):
         for name, model in zip(self.context.sites, models[1:], strict=True):
             site.private[frozen(name)] = model
 
-    def select(self, site: Site, shared: Parts) -> Upload:
+    def select(self, site: Site, shared: Shared) -> Upload:
         """L(sum_k s_k h_k, y), with the models frozen."""
         w_s = site.learner(SELECTOR, shared[SELECTOR])
         for x, y in site.batches():
@@ -57,10 +57,10 @@ class FedSMEnsemble(TwoPhases):
         """The frozen models' answers, mixed, as logits; one network says them all in turn."""
         models = ["global", *map(frozen, self.context.sites)]
         with torch.no_grad():
-            opinions = [site.frozen("candidate", site.private[name])(x) for name in models]
-        return blended(site.task.name, opinions, shares)
+            logits = [site.frozen("candidate", site.private[name])(x) for name in models]
+        return blended(site.task.name, logits, shares)
 
-    def selector_measures(self, site: Site, shared: Parts) -> dict[str, float]:
+    def selector_measures(self, site: Site, shared: Shared) -> dict[str, float]:
         """How good the mixture is on the site's validation images."""
         w_s, scores = site.eval_network(SELECTOR, shared[SELECTOR]), []
         with torch.no_grad():

@@ -12,8 +12,8 @@ that for its own: all sites must mean the same by "the specialist of site k".
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Collection, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal, TypeVar
@@ -23,18 +23,17 @@ from pydantic import Field
 from torch import Tensor
 
 from konsil.evaluation import EVALUATION_BATCH
-from konsil.ingredients.context import Context, Means, Upload
-from konsil.ingredients.method import method
-from konsil.ingredients.personaliser import train_beside_fedavg
+from konsil.ingredients.context import Context, Means, Shared, Upload
+from konsil.ingredients.method import answers_of, method
+from konsil.ingredients.piece import Piece, merged, train
 from konsil.ingredients.site import Batches, Site
 from konsil.methods.fedsm import FedSM, FedSMSettings
 from konsil.methods.selector import SELECTOR
-from konsil.weights import Layout, Parts, Weights
+from konsil.weights import Layout, Weights
 
-PHASE = "server.phase"  # what the next round is: 1, 2 (handing in) or 3 (the selector)
-PHASE_LAYOUT = Layout.build([("phase", (1,), "trainable", "body")])
+PHASE = "server.phase"  # a note: what the next round is
+TOLD = "server.told"  # a note: the sites that have got the frozen models
 HANDED_IN = "specialist"  # as it is uploaded; below, as everybody gets it
-TOLD = "server.told"  # by site: whether it has got the frozen models
 MODELS, HANDING_IN, SELECTING = 1, 2, 3
 V = TypeVar("V")
 
@@ -50,16 +49,17 @@ class TwoPhaseSettings(FedSMSettings):
     selector_share: float = Field(1 / 3, ge=0, lt=1)  # of the rounds, for phase 2: 50 of 150
 
 
-class TwoPhases(FedSM):
+class TwoPhases(FedSM, ABC):
     """What FedSM-extra and the ensemble share."""
 
     Settings = TwoPhaseSettings
     needs = "individual"
     travels = "second phase: the selector; before it each specialist once up, all of them once down"
+    further_outputs = 1  # output 0 is for the global model
 
-    def personaliser_context(self) -> Context:
-        """Its training ends with the first phase."""
-        return replace(self.context, rounds=self.first_phase)
+    def specialists(self, context: Context) -> list[Piece]:
+        """Their training ends with the first phase."""
+        return super().specialists(replace(context, rounds=self.first_phase))
 
     @cached_property
     def first_phase(self) -> int:
@@ -84,79 +84,60 @@ class TwoPhases(FedSM):
             return ["no second phase (too few rounds, or no share): the selector is not trained"]
         return super().warnings()
 
-    def outputs(self) -> int:
-        """One a site, and output 0 for the global model."""
-        return 1 + len(self.context.sites)
-
-    def classes(self, site: str) -> Collection[int]:
-        """Every model may serve a site's images best."""
-        return range(self.outputs())
-
     # --- at the server --------------------------------------------------------------------------
 
-    def start(self) -> dict[str, Weights]:
-        """FedSM's, in phase 1."""
-        return super().start() | {PHASE: _number(MODELS)}
-
-    def sent(self, site: str, shared: Parts) -> dict[str, Weights]:
+    def sent(self, site: str, shared: Shared) -> Shared:
         """Phase 1: the models. Phase 2: the selector, and once the frozen models."""
-        selector, models = apart(super().sent(site, shared))
-        if _phase_of(shared) != SELECTING:
-            return models
-        if shared[TOLD].flat[self.context.sites.index(site)]:
-            return selector
+        everything = shared.sent()
+        selector, models = apart(everything)
+        if phase_of(shared) != SELECTING:
+            return Shared(models, everything.notes)
+        if site in shared.notes[TOLD]:
+            return Shared(selector)
         names = ["global", *map(frozen, self.context.sites)]
-        return {**{name: models[name] for name in names}, **selector}
+        return Shared({**{name: models[name] for name in names}, **selector})
 
-    def uploads(self, shared: Parts) -> dict[str, Layout]:
+    def uploads(self, shared: Shared) -> dict[str, Layout]:
         """Phase 1: the models. Handing in: the specialist. Phase 2: the selector."""
         selector, models = apart(super().uploads(shared))
-        if _phase_of(shared) == HANDING_IN:
+        if phase_of(shared) == HANDING_IN:
             return {HANDED_IN: shared["global"].layout}
-        return selector if _phase_of(shared) == SELECTING else models
+        return selector if phase_of(shared) == SELECTING else models
 
-    def keeps_uploads(self, shared: Parts) -> bool:
+    def keeps_uploads(self, shared: Shared) -> bool:
         """Only the specialists that are handed in."""
-        return _phase_of(shared) == HANDING_IN
+        return phase_of(shared) == HANDING_IN
 
-    def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
+    def merge(self, shared: Shared, means: Means) -> Shared:
         """By phase; the last round of one names the next."""
-        new = {**shared, **self._merged(shared, means)}
-        if means.round == self.first_phase:
-            new[PHASE] = _number(HANDING_IN)
-        elif means.round > self.first_phase:
-            new[PHASE] = _number(SELECTING)
+        new = self._merged(shared, means)
+        if means.round >= self.first_phase:
+            next_phase = HANDING_IN if means.round == self.first_phase else SELECTING
+            new.notes[PHASE] = next_phase
         return new
 
-    def _merged(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
-        new, phase = dict(means), _phase_of(shared)
+    def _merged(self, shared: Shared, means: Means) -> Shared:
+        phase = phase_of(shared)
         if phase == MODELS:
-            self.personaliser.merge(shared, means, new)
-        elif phase == HANDING_IN:
-            new = self._hand_out(shared, means)
-        else:
-            self.rule.merge(shared, new)
-            new[TOLD] = self._told(shared, means)
+            return merged(self.models, shared, means)
+        if phase == HANDING_IN:
+            return self._hand_out(shared, means)
+        new = merged([self.selector], shared, means)
+        new.notes[TOLD] = sorted({*shared.notes[TOLD], *means.sites})
         return new
 
-    def _hand_out(self, shared: Parts, means: Means) -> dict[str, Weights]:
+    def _hand_out(self, shared: Shared, means: Means) -> Shared:
         given = {site: parts[HANDED_IN] for site, parts in means.individual.items()}
         parts = {frozen(s): given.get(s, means[HANDED_IN]) for s in self.context.sites}
-        nobody = Layout.build([("told", (len(self.context.sites),), "trainable", "body")])
-        return parts | {TOLD: Weights.zeros(nobody)}
-
-    def _told(self, shared: Parts, means: Means) -> Weights:
-        told = shared[TOLD].clone()
-        for site in means.sites:
-            told.flat[self.context.sites.index(site)] = 1
-        return told
+        return shared.updated(parts, {TOLD: []})
 
     # --- at a site ------------------------------------------------------------------------------
 
-    def receive(self, site: Site, shared: Parts) -> None:
+    def receive(self, site: Site, shared: Shared) -> None:
         """Phase 1 and handing in: SoftPull. Phase 2: study the frozen models, once."""
         if self.phase(site) != SELECTING:
-            self.personaliser.receive(site, shared)
+            for piece in self.models:
+                piece.receive(site, shared)
         elif frozen(site.name) in shared:
             site.private["personal"] = shared[frozen(site.name)]
             site.private.pop("personal.statistics", None)  # frozen with those it was handed in with
@@ -167,34 +148,36 @@ class TwoPhases(FedSM):
     def study(self, site: Site, models: list[Weights]) -> None:
         """What a site makes of the frozen models, the global one first."""
 
-    def local(self, site: Site, shared: Parts) -> Upload:
+    def local(self, site: Site, shared: Shared) -> Upload:
         """One round of whatever phase it is."""
         phase = self.phase(site)
         if phase == HANDING_IN:
-            specialist = self.personaliser.opinion(site, shared) or shared["global"]
+            answers = answers_of(self.models, site, shared)
+            specialist = answers.get("personal", shared["global"])
             return Upload().add(HANDED_IN, site.localised("personal", specialist), weight=1)
         if phase == MODELS:  # Algorithm 3, phase 1: FedSM's two models
-            return train_beside_fedavg(self.personaliser, site, shared)
+            return train(self.models, site, shared)
         return self.select(site, shared)
 
     @abstractmethod
-    def select(self, site: Site, shared: Parts) -> Upload:
+    def select(self, site: Site, shared: Shared) -> Upload:
         """One round of the selector."""
 
-    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
         """The global model and the specialist; in phase 2 the frozen ones."""
         if self.phase(site) == SELECTING:
             return {role: site.private[role] for role in ("global", "personal")}
-        return super().answers(site, shared)
+        return answers_of(self.models, site, shared)
 
-    def measures(self, site: Site, shared: Parts) -> dict[str, float]:
-        """Of the selector in phase 2, of the personaliser before."""
-        if self.phase(site) != SELECTING:
-            return self.personaliser.measures(site)
-        return self.selector_measures(site, shared)
+    def measures(self, site: Site, shared: Shared) -> dict[str, float]:
+        """Of the selector in phase 2, of the specialists before."""
+        if self.phase(site) == SELECTING:
+            return self.selector_measures(site, shared)
+        found = (piece.measures(site, shared) for piece in self.models)
+        return {name: value for measures in found for name, value in measures.items()}
 
     @abstractmethod
-    def selector_measures(self, site: Site, shared: Parts) -> dict[str, float]:
+    def selector_measures(self, site: Site, shared: Shared) -> dict[str, float]:
         """How good the selector is on the site's validation images."""
 
 
@@ -222,16 +205,16 @@ class FedSMExtra(TwoPhases):
             losses = torch.stack([losses_of(site, model, batches()) for model in models])
             site.notes[f"labels.{split}"] = losses.argmin(dim=0).tolist()
 
-    def select(self, site: Site, shared: Parts) -> Upload:
+    def select(self, site: Site, shared: Shared) -> Upload:
         """Algorithm 3, phase 2: cross-entropy against the labels."""
-        w_s, labels = site.learner(SELECTOR, shared[SELECTOR]), self.labels(site)
+        self.selector.begin(site, shared)
+        labels = self.labels(site)
         held_out = self.settings.labels_from == "validation"
         images = site.validation if held_out else site.training
-        rule = self.rule
         for index, x, _ in site.indexed_batches(images, "labels" if held_out else ""):
-            rule.see(w_s, x, labels[index].to(x.device))
+            self.selector.learn(x, labels[index].to(x.device))
         upload = Upload()
-        rule.send(upload, w_s, len(images), lambda: self.examples(site))
+        self.selector.send(upload, len(images), lambda: self.examples(site))
         return upload
 
     def labels(self, site: Site) -> Tensor:
@@ -245,7 +228,7 @@ class FedSMExtra(TwoPhases):
         labels = self.labels(site).split(EVALUATION_BATCH)
         return ((x, mine.to(x.device)) for (x, _), mine in zip(batches, labels, strict=True))
 
-    def selector_measures(self, site: Site, shared: Parts) -> dict[str, float]:
+    def selector_measures(self, site: Site, shared: Shared) -> dict[str, float]:
         """How many of the site's validation images the selector gives to the best model."""
         w_s, best = site.eval_network(SELECTOR, shared[SELECTOR]), site.notes["labels.validation"]
         with torch.no_grad():
@@ -267,9 +250,6 @@ def apart(parts: dict[str, V]) -> tuple[dict[str, V], dict[str, V]]:
     return mine, {n: p for n, p in parts.items() if n not in mine}
 
 
-def _number(phase: int) -> Weights:
-    return Weights(PHASE_LAYOUT, torch.tensor([float(phase)]))
-
-
-def _phase_of(shared: Parts) -> int:
-    return int(shared[PHASE].flat[0])
+def phase_of(shared: Shared) -> int:
+    """What the next round is, at the server."""
+    return int(shared.notes.get(PHASE, MODELS))

@@ -15,14 +15,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from konsil.ingredients.context import Means
 from konsil.ingredients.method import method
-from konsil.ingredients.site import Site
-from konsil.ingredients.soup import first_of_the_last, running_mean
+from konsil.ingredients.piece import Piece
+from konsil.ingredients.soup import LateMean, SiteSoup
 from konsil.methods.fedsm import FedSM, FedSMSettings
-from konsil.weights import Parts, Weights
-
-SERVER_SOUP = "server.soup"
 
 
 class FedSMSoupSettings(FedSMSettings):
@@ -38,40 +34,9 @@ class FedSMSoup(FedSM):
 
     Settings = FedSMSoupSettings
 
-    def souped(self, round: int) -> int:
-        """How many of the models after rounds 1 .. `round` belong into a soup."""
-        if self.settings.soup == "none":
-            return 0
-        first = first_of_the_last(self.settings.soup_share, self.context.rounds)
-        return max(0, round - first + 1)
-
-    def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
-        """FedSM's; the last round's global model makes room for the average."""
-        new, count = super().merge(shared, means), self.souped(means.round)
-        if count:
-            new[SERVER_SOUP] = running_mean(
-                shared.get(SERVER_SOUP, new["global"]), count - 1, new["global"]
-            )
-            if means.round == self.context.rounds:
-                new["global"] = new[SERVER_SOUP]
-        return new
-
-    def receive(self, site: Site, shared: Parts) -> None:
-        """After the pull the specialist may enter the soup."""
-        super().receive(site, shared)
-        if self.souped(site.round - 1):
-            self.stir(site, self.personaliser.opinion(site, shared))
-
-    def stir(self, site: Site, specialist: Weights | None) -> None:
-        """One more ingredient, if the validation images do not object."""
-        if specialist is None:
-            return
-        size, soup = site.notes.get("soup_size", 0), site.private.get("soup")
-        tasted = site.recalibrated(running_mean(soup or specialist, size, specialist))
-        if soup is None or self.settings.soup == "all" or site.score(tasted) >= site.score(soup):
-            site.private["soup"], site.notes["soup_size"] = tasted, size + 1
-
-    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
-        """The soup, as soon as there is one."""
-        soup = site.private.get("soup")
-        return super().answers(site, shared) | ({"personal": soup} if soup else {})
+    def pieces(self) -> list[Piece]:
+        pieces, s = super().pieces(), self.settings
+        if s.soup == "none":
+            return pieces
+        soups = [LateMean("global", s.soup_share), SiteSoup(self.models, s.soup_share, s.soup)]
+        return [*pieces, *soups]

@@ -9,12 +9,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from konsil.ingredients.context import MethodSettings, TrainedNetwork, Upload
+from konsil.ingredients.context import MethodSettings, Shared, Upload
 from konsil.ingredients.learner import OptimizerPolicy
 from konsil.ingredients.method import Method, method
+from konsil.ingredients.piece import Averaged, Piece
 from konsil.ingredients.site import Site
 from konsil.ingredients.soup import first_of_the_last, running_mean
-from konsil.weights import Parts, Weights, mix
+from konsil.weights import Weights, mix
 
 
 class FedSoupSettings(MethodSettings):
@@ -33,12 +34,11 @@ class FedSoup(Method):
     Settings = FedSoupSettings
     private_roles = ("personal",)
 
-    def networks(self) -> dict[str, TrainedNetwork]:
-        """One."""
-        return {"global": TrainedNetwork(self.context.network, self.settings.optimizer_state)}
+    def pieces(self) -> list[Piece]:
+        return [Averaged("global", self.settings.optimizer_state)]  # line 4
 
-    def local(self, site: Site, shared: Parts) -> Upload:
-        """Lines 3-12: train, and from round E on patch with the soup."""
+    def local(self, site: Site, shared: Shared) -> Upload:
+        """Lines 5-9: train, and from round E on patch with the soup."""
         theta_g = shared["global"]
         theta_l = site.train(site.learner("global", theta_g)).weights()
         if site.round >= first_of_the_last(1 - self.settings.start, self.context.rounds):
@@ -47,7 +47,7 @@ class FedSoup(Method):
         return Upload().add("global", theta_l, weight=site.images)
 
     def patch(self, site: Site, theta_l: Weights, theta_g: Weights) -> Weights:
-        """Lines 6-10: does this round's global model improve the soup on validation images?"""
+        """Lines 7-9: does this round's global model improve the soup on validation images?"""
         m, soup = site.notes.get("soup_size", 0), site.private.get("soup", theta_g)
         without = self.average(site, [(1, theta_l), (m, soup)])
         with_global = self.average(site, [(1, theta_l), (m, soup), (1, theta_g)])
@@ -67,7 +67,7 @@ class FedSoup(Method):
         """Small validation splits tie often: the paper accepts ties, its code does not."""
         return candidate >= current if self.settings.ties == "accept" else candidate > current
 
-    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
         """The mean of the patched models, and the site's last patched one."""
         personal = site.private.get("personal")
         return {"global": shared["global"]} | ({"personal": personal} if personal else {})

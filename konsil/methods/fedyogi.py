@@ -4,9 +4,8 @@ FedAdam with v <- v - (1 - b2) D^2 sign(v - D^2): v changes by D^2 and not by it
 so that after large steps it forgets slowly. Where v = 0 (or 2 D^2) the two take the same step.
 """
 
-from torch import Tensor
-
 from konsil.ingredients.method import method
+from konsil.ingredients.server_optimizer import ServerYogi
 from konsil.methods.fedadam import FedAdam, FedAdamSettings
 
 
@@ -19,7 +18,4 @@ class FedYogi(FedAdam):
     """FedAdam whose second moment grows fast and shrinks slowly."""
 
     Settings = FedYogiSettings
-
-    def second_moment(self, v: Tensor, squares: Tensor) -> Tensor:
-        """By at most (1 - b2) D^2, up or down."""
-        return v - (1 - self.settings.beta2) * squares * (v - squares).sign()
+    optimizer = ServerYogi

@@ -7,14 +7,11 @@ epochs = 0 the site's model is the global one.
 """
 
 from pydantic import Field
-from torch import Tensor
 
-from konsil.ingredients.context import MethodSettings, TrainedNetwork, Upload
-from konsil.ingredients.finetune import at_the_finish, fine_tune
-from konsil.ingredients.method import method
-from konsil.ingredients.personaliser import Personalised, Personaliser, personaliser
-from konsil.ingredients.site import Site
-from konsil.weights import Parts, Weights
+from konsil.ingredients.context import MethodSettings
+from konsil.ingredients.finetune import FineTuned
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.piece import Averaged, Piece
 
 
 class FTSettings(MethodSettings):
@@ -24,44 +21,14 @@ class FTSettings(MethodSettings):
     lr: float | None = Field(None, gt=0, description="the experiment's lr")
 
 
-@personaliser("ft")
-class FTPersonaliser(Personaliser):
-    """The global model of the last round, fine-tuned."""
-
-    Settings = FTSettings
-
-    def networks(self) -> dict[str, TrainedNetwork]:
-        """One of its own, so that FedAvg's moments are not touched."""
-        return {"personal": TrainedNetwork(self.context.network, "reset", self.settings.lr)}
-
-    def work(self) -> float:
-        """No work in the rounds; the epochs after the last one are not counted."""
-        return 0.0
-
-    def receive(self, site: Site, shared: Parts) -> None:
-        """After the last round: fine-tune."""
-        if at_the_finish(site, self.context.rounds):
-            site.private["personal"] = fine_tune(
-                site, "personal", site.localised("global", shared["global"]), self.settings.epochs
-            )
-
-    def begin(self, site: Site, shared: Parts) -> None:
-        """Nothing happens in a round."""
-
-    def see(self, x: Tensor, y: Tensor) -> None:
-        """Nothing."""
-
-    def end(self, upload: Upload) -> None:
-        """Nothing."""
-
-    def opinion(self, site: Site, shared: Parts) -> Weights | None:
-        """The fine-tuned model; none before the end."""
-        return site.private.get("personal")
-
-
 @method("ft", paper="Xu et al., CVPR 2022, Table 6 (FT)")
-class FT(Personalised):
+class FT(Method):
     """FedAvg, and at the end a fine-tuned copy of its model at every site."""
 
     Settings = FTSettings
-    Personaliser = FTPersonaliser
+
+    def personal(self) -> list[Piece]:
+        return [FineTuned(Averaged("global"), self.settings.epochs, self.settings.lr)]
+
+    def pieces(self) -> list[Piece]:
+        return [*self.personal(), Averaged("global")]

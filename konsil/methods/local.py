@@ -1,9 +1,9 @@
 """Local training: each hospital alone. Nothing travels."""
 
-from konsil.ingredients.context import TrainedNetwork, Upload
+from konsil.ingredients.context import Shared, TrainedNetwork, Upload
 from konsil.ingredients.method import Method, method
 from konsil.ingredients.site import Site
-from konsil.weights import Parts, Weights
+from konsil.weights import Weights
 
 
 @method("local", paper="the control: no federation")
@@ -22,17 +22,17 @@ class Local(Method):
         """Nothing is shared: a site draws the common initial weights itself."""
         return {}
 
-    def receive(self, site: Site, shared: Parts) -> None:
+    def receive(self, site: Site, shared: Shared) -> None:
         """Begin with the initial weights that every method begins with."""
         if "local" not in site.private:
             site.private["local"] = self.context.initial(self.context.network)
 
-    def local(self, site: Site, shared: Parts) -> Upload:
+    def local(self, site: Site, shared: Shared) -> Upload:
         """One more round on the site's own images."""
         model = site.train(site.learner("local", site.private["local"]))
         site.private["local"] = model.weights()
         return Upload()
 
-    def answers(self, site: Site, shared: Parts) -> dict[str, Weights]:
+    def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
         """The site's own model."""
         return {"local": site.private["local"]}

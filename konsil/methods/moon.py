@@ -17,11 +17,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, softplus
 
-from konsil.ingredients.context import Upload
+from konsil.ingredients.context import Shared, Upload
 from konsil.ingredients.method import method
 from konsil.ingredients.site import Site
 from konsil.methods.fedavg import FedAvg, FedAvgSettings
-from konsil.weights import Parts
 
 
 class MoonSettings(FedAvgSettings):
@@ -41,7 +40,7 @@ class Moon(FedAvg):
         """FedAvg's, and two forwards for z_g and z_prev."""
         return 1 + 2 / 3 if self.settings.mu else 1.0
 
-    def local(self, site: Site, shared: Parts) -> Upload:
+    def local(self, site: Site, shared: Shared) -> Upload:
         """FedAvg's steps along the two losses."""
         if not self.settings.mu:
             return super().local(site, shared)

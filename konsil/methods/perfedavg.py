@@ -17,11 +17,11 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from konsil.ingredients.context import MethodSettings, TrainedNetwork, Upload
-from konsil.ingredients.method import method
-from konsil.ingredients.personaliser import PersonalisedGlobal, Personaliser, personaliser
+from konsil.ingredients.context import MethodSettings, Shared
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.piece import AveragedStart, Piece
 from konsil.ingredients.site import Site
-from konsil.weights import Parts, Weights
+from konsil.weights import Weights
 
 Batch = tuple[Tensor, Tensor]
 
@@ -35,32 +35,24 @@ class PerFedAvgSettings(MethodSettings):
     delta: float = Field(1e-3, gt=0)  # how far from w the two gradients of hessian_free are taken
 
 
-@personaliser("perfedavg")
-class PerFedAvgPersonaliser(Personaliser):
+class AdaptableStart(AveragedStart):
     """The shared start w, and what a few steps at the site make of it."""
 
-    Settings = PerFedAvgSettings
-
-    def networks(self) -> dict[str, TrainedNetwork]:
-        """One, whose outer step is the experiment's optimiser's."""
-        return {self.part: TrainedNetwork(self.context.network)}
+    def __init__(self, part: str, settings: PerFedAvgSettings) -> None:
+        super().__init__(part)
+        self.settings = settings
 
     def work(self) -> float:
         """One gradient a batch of B1 and of B2, and two of B3."""
         return 2.0 if self.settings.variant == "first_order" else 4.0
 
-    def start(self) -> dict[str, Weights]:
-        """The initial weights that every method begins with."""
-        return {self.part: self.context.initial(self.context.network)}
-
-    def begin(self, site: Site, shared: Parts) -> None:
+    def begin(self, site: Site, shared: Shared) -> None:
         """As many inner and Hessian batches as there are batches: none runs out."""
-        self.site = site
-        self.w = site.learner(self.part, shared[self.part])
+        super().begin(site, shared)
         self.inner = site.batches("inner")
         self.hessian = site.batches("hessian")
 
-    def see(self, x: Tensor, y: Tensor) -> None:
+    def on_batch(self, x: Tensor, y: Tensor) -> None:
         """One outer step: the optimiser's, along the gradient of the loss after an inner step."""
         alpha, w = self.settings.inner_lr, self.w.parameters
         u = w - alpha * self.gradient_aside(w, next(self.inner))
@@ -94,11 +86,11 @@ class PerFedAvgPersonaliser(Personaliser):
         self.w.grad.zero_()
         return result
 
-    def end(self, upload: Upload) -> None:
-        """The start is shared."""
-        upload.add(self.part, self.w.weights(), weight=self.site.images)
+    def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
+        """The start, and the site's model that a few steps make of it."""
+        return super().answers(site, shared) | {"personal": self.adapted(site, shared)}
 
-    def opinion(self, site: Site, shared: Parts) -> Weights:
+    def adapted(self, site: Site, shared: Shared) -> Weights:
         """The received mean after plain gradient steps on training images.
 
         They borrow the learner, which `begin` loads anew; its optimiser takes no step here.
@@ -113,8 +105,13 @@ class PerFedAvgPersonaliser(Personaliser):
 
 
 @method("perfedavg", paper="Fallah, Mokhtari, Ozdaglar, NeurIPS 2020, Algorithm 1")
-class PerFedAvg(PersonalisedGlobal):
+class PerFedAvg(Method):
     """One start for all, from which a few gradient steps lead to a site's own model."""
 
     Settings = PerFedAvgSettings
-    Personaliser = PerFedAvgPersonaliser
+
+    def personal(self) -> list[Piece]:
+        return [AdaptableStart("personal", self.settings)]
+
+    def pieces(self) -> list[Piece]:
+        return [AdaptableStart("global", self.settings)]

@@ -16,12 +16,12 @@ from pydantic import Field
 from torch import Tensor
 
 from konsil.errors import ConfigError
-from konsil.ingredients.context import Means, MethodSettings, TrainedNetwork, Upload
-from konsil.ingredients.method import method
-from konsil.ingredients.personaliser import PersonalisedGlobal, Personaliser, personaliser
-from konsil.ingredients.proximal import step_with_pull
+from konsil.ingredients.context import Means, MethodSettings, Shared, TrainedNetwork, Upload
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.piece import AveragedStart, Piece
+from konsil.ingredients.proximal import Pull
 from konsil.ingredients.site import Site
-from konsil.weights import Parts, Weights, mix
+from konsil.weights import Weights, mix
 
 
 class PFedMeSettings(MethodSettings):
@@ -34,11 +34,12 @@ class PFedMeSettings(MethodSettings):
     beta: float = Field(1.0, ge=0)  # above 1 the server extrapolates
 
 
-@personaliser("pfedme")
-class PFedMePersonaliser(Personaliser):
+class MoreauEnvelope(AveragedStart):
     """The shared w, and theta, which stays near it. "Per-FedMe" in Table 6 of FedSM is this."""
 
-    Settings = PFedMeSettings
+    def __init__(self, part: str, settings: PFedMeSettings) -> None:
+        super().__init__(part)
+        self.settings, self.pull = settings, Pull(settings.lambda_)
 
     def check(self) -> None:
         """With SGD the pull overshoots from inner_lr * lambda = 2 on."""
@@ -52,33 +53,23 @@ class PFedMePersonaliser(Personaliser):
 
     def networks(self) -> dict[str, TrainedNetwork]:
         """w, and theta with an optimiser that forgets."""
-        network, s = self.context.network, self.settings
-        return {
-            self.part: TrainedNetwork(network),
-            "theta": TrainedNetwork(network, "reset", s.inner_lr),
-        }
+        theta = TrainedNetwork(self.context.network, "reset", self.settings.inner_lr)
+        return super().networks() | {"theta": theta}
 
     def work(self) -> float:
         """The inner steps; the step of w needs no pass."""
         return float(self.settings.inner_steps)
 
-    def start(self) -> dict[str, Weights]:
-        """The initial weights that every method begins with."""
-        return {self.part: self.context.initial(self.context.network)}
-
-    def begin(self, site: Site, shared: Parts) -> None:
-        """Both at the mean."""
-        self.site = site
-        self.w = site.learner(self.part, shared[self.part])
+    def begin(self, site: Site, shared: Shared) -> None:
+        super().begin(site, shared)
         self.theta = site.learner("theta", shared[self.part])
 
-    def see(self, x: Tensor, y: Tensor) -> None:
+    def on_batch(self, x: Tensor, y: Tensor) -> None:
         """Lines 7-8: theta towards the proximal point of this batch, then w towards theta."""
-        w, lambda_ = self.w.parameters, self.settings.lambda_
+        w = self.w.parameters
         for _ in range(self.settings.inner_steps):
-            loss = self.site.task.loss(self.theta(x), y)
-            step_with_pull(self.theta, loss, lambda_, w, "coupled")
-        self.w.grad.add_(w - self.theta.parameters, alpha=lambda_)
+            self.pull(self.theta, self.site.task.loss(self.theta(x), y), w)
+        self.w.grad.add_(w - self.theta.parameters, alpha=self.settings.lambda_)
         self.w.apply()
 
     def end(self, upload: Upload) -> None:
@@ -86,22 +77,28 @@ class PFedMePersonaliser(Personaliser):
         theta = self.theta.weights()
         self.w.bound.load(self.w.weights().with_statistics_of(theta))
         self.site.private["theta"] = theta
-        upload.add(self.part, self.w.weights(), weight=self.site.images)
+        super().end(upload)
 
-    def merge(self, shared: Parts, means: Means, new: dict[str, Weights]) -> None:
+    def merge(self, shared: Shared, means: Means, new: Shared) -> None:
         """w <- (1 - beta) w + beta mean(w_k); a term with factor 0 is left out, to the bit."""
         beta = self.settings.beta
         terms = [(1 - beta, shared[self.part]), (beta, means[self.part])]
-        new[self.part] = mix([term for term in terms if term[0] != 0])
+        new[self.part] = mix([term for term in terms if term[0] != 0], extrapolate=True)
 
-    def opinion(self, site: Site, shared: Parts) -> Weights:
-        """theta of the last local training; before any, the mean."""
-        return site.private.get("theta", shared[self.part])
+    def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
+        """w, and theta of the last local training; before any, the mean."""
+        theta = site.private.get("theta", shared[self.part])
+        return super().answers(site, shared) | {"personal": theta}
 
 
 @method("pfedme", paper="T Dinh, Tran, Nguyen, NeurIPS 2020, Algorithm 1")
-class PFedMe(PersonalisedGlobal):
+class PFedMe(Method):
     """A shared model of Moreau envelopes, and a model a site that is held near it."""
 
     Settings = PFedMeSettings
-    Personaliser = PFedMePersonaliser
+
+    def personal(self) -> list[Piece]:
+        return [MoreauEnvelope("personal", self.settings)]
+
+    def pieces(self) -> list[Piece]:
+        return [MoreauEnvelope("global", self.settings)]

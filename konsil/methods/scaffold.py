@@ -24,12 +24,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from konsil.ingredients.context import Means, MethodSettings, Upload
+from konsil.ingredients.context import Means, MethodSettings, Shared, Upload
 from konsil.ingredients.learner import Learner
 from konsil.ingredients.method import Method, method
 from konsil.ingredients.server_optimizer import partial_step, trainable_part
 from konsil.ingredients.site import Site
-from konsil.weights import Parts, Weights, mix
+from konsil.weights import Weights, mix
 
 
 class ScaffoldSettings(MethodSettings):
@@ -51,7 +51,7 @@ class Scaffold(Method):
         parts = super().start()
         return parts | {"control": Weights.zeros(trainable_part(parts["global"]).layout)}
 
-    def local(self, site: Site, shared: Parts) -> Upload:
+    def local(self, site: Site, shared: Shared) -> Upload:
         """Lines 7-14: corrected steps; the model and the change of the control are sent."""
         c = shared["control"]
         c_k = site.private.get("control", Weights.zeros(c.layout))  # zero for newcomers
@@ -62,12 +62,12 @@ class Scaffold(Method):
         upload = Upload().add("global", y.weights(), weight=site.images)
         return upload.add("control", site.private["control"] - c_k, weight=site.images)
 
-    def merge(self, shared: dict[str, Weights], means: Means) -> dict[str, Weights]:
+    def merge(self, shared: Shared, means: Means) -> Shared:
         """Lines 16-17. Absent sites keep their controls, and with them their share of c."""
         answered = sum(self.context.share(site) for site in means.sites)
         x = partial_step(shared["global"], means["global"], self.settings.server_lr)
         c = mix([(1.0, shared["control"]), (answered, means["control"])])
-        return {**shared, **means, "global": x, "control": c}
+        return shared.updated({**means, "global": x, "control": c})
 
 
 def by_gradient(site: Site, y: Learner, correction: Tensor) -> Tensor:

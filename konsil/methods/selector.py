@@ -1,4 +1,4 @@
-"""How FedSM's selector learns which site an image comes from.
+"""How FedSM's selector learns which site an image comes from (Algorithm 1, lines 6, 11, 13, 15).
 
 Every site sees one class only, its own. That is what makes this hard: whoever steps along its own
 gradient learns to say its own name, and the mean of such selectors says the name of the largest
@@ -9,17 +9,26 @@ makes of the means; FedSM itself is the same with all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from konsil.ingredients.context import SERVER_ONLY, Upload, moments_of
-from konsil.ingredients.learner import Learner, OptimizerPolicy, moments_layout
+from konsil.ingredients.context import (
+    SERVER_ONLY,
+    Means,
+    Shared,
+    TrainedNetwork,
+    Upload,
+    moments_of,
+)
+from konsil.ingredients.learner import OptimizerPolicy, moments_layout
+from konsil.ingredients.piece import Piece
 from konsil.ingredients.site import Site
 from konsil.methods.discriminant import ImageMeans, linear_discriminant, means_layout, wrong_means
-from konsil.networks import Network
-from konsil.weights import Layout, Parts, Weights
+from konsil.networks import Network, NetworkSpec
+from konsil.weights import Layout, Weights
 
 # All images that a site's selector learns from, with their labels; made when asked for.
 Examples = Callable[[], Iterable[tuple[Tensor, Tensor]]]
@@ -31,90 +40,129 @@ IMAGE_MEANS = "selector.means"
 SERVER_MEANS = f"{SERVER_ONLY}{IMAGE_MEANS}"
 
 
-class PerBatch:
-    """Algorithm 1: one step a batch, the mean of the weights.
+class Selector(Piece):
+    """Algorithm 1: one step a batch along the cross-entropy of Eq. 2, the mean of the weights.
 
     It trains only if the optimiser's moments are averaged with the weights (`average`); with
     moments that stay at the site or are forgotten it is known to fail.
     """
 
-    def __init__(self, policy: OptimizerPolicy) -> None:
-        self.policy = policy
+    best_by = ((SELECTOR, "selector_accuracy"),)
+    usual_network = "small"
 
-    def start(self, parts: dict[str, Weights]) -> None:
-        """Nothing beside the selector."""
+    def __init__(
+        self,
+        policy: OptimizerPolicy,
+        network: str | None = None,
+        lr: float | None = None,
+        further_outputs: int = 0,
+    ) -> None:
+        """Outputs: one a site (Eq. 2 has no label for the global model), and further ones."""
+        self.policy, self.network, self.lr = policy, network or self.usual_network, lr
+        self.further_outputs = further_outputs
 
-    def uploads(self, layouts: dict[str, Layout]) -> None:
-        """What is sent down comes back."""
+    @property
+    def spec(self) -> NetworkSpec:
+        """Its network. It sees the raw image: brightness tells sites apart."""
+        network = self.context.network
+        return NetworkSpec(
+            name=self.network,
+            in_channels=network.in_channels,
+            outputs=len(self.context.sites) + self.further_outputs,
+            image_size=network.image_size,
+        )
 
-    def see(self, w_s: Learner, x: Tensor, labels: Tensor) -> None:
-        """One step along the cross-entropy of Eq. 2."""
-        w_s.step(cross_entropy(w_s(x), labels))
+    def networks(self) -> dict[str, TrainedNetwork]:
+        return {SELECTOR: TrainedNetwork(self.spec, self.policy, self.lr)}
 
-    def send(self, upload: Upload, w_s: Learner, images: int, examples: Examples) -> None:
-        """The selector, weighted by images."""
-        upload.add(SELECTOR, w_s.weights(), weight=images)
+    def start(self) -> dict[str, Weights]:
+        return {SELECTOR: self.context.initial(self.spec)}
+
+    def begin(self, site: Site, shared: Shared) -> None:
+        self.site = site
+        self.w_s = site.learner(SELECTOR, shared[SELECTOR])
+
+    def on_batch(self, x: Tensor, y: Tensor) -> None:
+        """Line 11: every image of a site carries the site's place as its label."""
+        self.learn(x, site_label(self.site, x))
+
+    def learn(self, x: Tensor, labels: Tensor) -> None:
+        """What a batch with these labels teaches."""
+        self.w_s.step(cross_entropy(self.w_s(x), labels))
+
+    def end(self, upload: Upload) -> None:
+        """Line 13: what the site sends of it."""
+        site = self.site
+        labelled = ((x, site_label(site, x)) for x, _ in site.training_images())
+        self.send(upload, site.images, lambda: labelled)
+
+    def send(self, upload: Upload, images: int, examples: Examples) -> None:
+        """The selector, weighted by so many images."""
+        upload.add(SELECTOR, self.w_s.weights(), weight=images)
+
+    def wrong_upload(self, site: str, upload: Upload) -> str:
+        own = [self.context.sites.index(site)]
+        return self.wrong(upload, range(self.spec.outputs) if self.further_outputs else own)
 
     def wrong(self, upload: Upload, classes: Collection[int]) -> str:
         """Why no site with images of these classes sends this; empty if one can."""
         return ""
 
-    def merge(self, shared: Parts, means: dict[str, Weights]) -> None:
-        """The mean is the new selector."""
+    def measures(self, site: Site, shared: Shared) -> dict[str, float]:
+        """How many of the site's validation images the selector assigns to it."""
+        w_s = site.eval_network(SELECTOR, shared[SELECTOR])
+        with torch.no_grad():
+            right = [(w_s(x).argmax(1) == site.index).sum() for x, _ in site.validation_batches()]
+        return {"selector_accuracy": float(sum(right)) / site.validation_images}
 
 
-class ReferenceFullBatch(PerBatch):
+class ReferenceFullBatch(Selector):
     """The published code: one step a round, along the sum of all gradients of the epoch."""
 
-    def __init__(self) -> None:
-        super().__init__("average")
-
-    def see(self, w_s: Learner, x: Tensor, labels: Tensor) -> None:
+    def learn(self, x: Tensor, labels: Tensor) -> None:
         """Add this batch's gradient, summed over its images."""
-        w_s.accumulate(cross_entropy(w_s(x), labels, reduction="sum"))
+        self.w_s.accumulate(cross_entropy(self.w_s(x), labels, reduction="sum"))
 
-    def send(self, upload: Upload, w_s: Learner, images: int, examples: Examples) -> None:
+    def send(self, upload: Upload, images: int, examples: Examples) -> None:
         """Take the one step, then send the selector."""
-        w_s.apply()
-        super().send(upload, w_s, images, examples)
+        self.w_s.apply()
+        super().send(upload, images, examples)
 
 
-class ServerAdam(ReferenceFullBatch):
+class AdamAtServer(ReferenceFullBatch):
     """Sites send the mean gradient; the server takes one Adam step a round.
 
     The same as full-batch Adam on pooled images, bit by bit of arithmetic but for rounding.
     """
 
-    def __init__(self, lr: float, betas: tuple[float, float]) -> None:
-        super().__init__()
-        self.policy = "reset"
-        self.lr, self.betas = lr, betas
-
-    def start(self, parts: dict[str, Weights]) -> None:
-        """Adam's moments, which stay at the server."""
+    def start(self) -> dict[str, Weights]:
+        """And Adam's moments, which stay at the server."""
+        parts = super().start()
         # of Adam, whatever the sites' optimiser is
-        parts[SERVER_MOMENTS] = Weights.zeros(moments_layout(parts[SELECTOR].layout, "adam"))
+        moments = Weights.zeros(moments_layout(parts[SELECTOR].layout, "adam"))
+        return parts | {SERVER_MOMENTS: moments}
 
     def uploads(self, layouts: dict[str, Layout]) -> None:
         """A gradient in the selector's place."""
         layouts[GRADIENT] = layouts.pop(SELECTOR)
 
-    def send(self, upload: Upload, w_s: Learner, images: int, examples: Examples) -> None:
+    def send(self, upload: Upload, images: int, examples: Examples) -> None:
         """The mean gradient over the site's images."""
-        upload.add(GRADIENT, w_s.gradient() * (1 / images), weight=images)
+        upload.add(GRADIENT, self.w_s.gradient() * (1 / images), weight=images)
 
-    def merge(self, shared: Parts, means: dict[str, Weights]) -> None:
+    def merge(self, shared: Shared, means: Means, new: Shared) -> None:
         """One step of Adam along the mean gradient over all images."""
-        means[SELECTOR], means[SERVER_MOMENTS] = adam_step(
+        training = self.context.training
+        new[SELECTOR], new[SERVER_MOMENTS] = adam_step(
             shared[SELECTOR],
-            means.pop(GRADIENT),
+            means[GRADIENT],
             shared[SERVER_MOMENTS],
-            self.lr,
-            self.betas,
+            self.lr or training.lr,
+            training.betas,
         )
 
 
-class ClosedForm(PerBatch):
+class ClosedForm(Selector):
     """Fixed features and a linear discriminant: solved exactly from sums, in one round.
 
     No gradient, hence no one-class problem: sites send means over their images of features and of
@@ -122,27 +170,28 @@ class ClosedForm(PerBatch):
     is the mean of its images' features, as every selector that can tell it apart does.
     """
 
-    def __init__(self) -> None:
-        super().__init__("reset")
+    usual_network = "features"
 
-    def start(self, parts: dict[str, Weights]) -> None:
-        """All rounds' means, added up at the server: a site that is away still counts."""
-        parts[SERVER_MEANS] = Weights.zeros(means_layout(parts[SELECTOR]))
+    def start(self) -> dict[str, Weights]:
+        """And all rounds' means, added up at the server: a site that is away still counts."""
+        parts = super().start()
+        return parts | {SERVER_MEANS: Weights.zeros(means_layout(parts[SELECTOR]))}
 
     def uploads(self, layouts: dict[str, Layout]) -> None:
         """Means of features in the selector's place."""
         weights = Weights.zeros(layouts.pop(SELECTOR))
         layouts[IMAGE_MEANS] = means_layout(weights)
 
-    def see(self, w_s: Learner, x: Tensor, labels: Tensor) -> None:
+    def learn(self, x: Tensor, labels: Tensor) -> None:
         """Nothing is learnt batch by batch: `send` looks at all images once."""
 
-    def send(self, upload: Upload, w_s: Learner, images: int, examples: Examples) -> None:
+    def send(self, upload: Upload, images: int, examples: Examples) -> None:
         """Means over the site's examples."""
-        assert isinstance(w_s.bound.net, Network)
-        seen = ImageMeans(means_layout(w_s.weights()))
+        net = self.w_s.bound.net
+        assert isinstance(net, Network)
+        seen = ImageMeans(means_layout(self.w_s.weights()))
         for x, labels in examples():
-            seen.add(w_s.bound.net.features(x), labels)
+            seen.add(net.features(x), labels)
         upload.add(IMAGE_MEANS, seen.result(), weight=images)
 
     def wrong(self, upload: Upload, classes: Collection[int]) -> str:
@@ -153,11 +202,29 @@ class ClosedForm(PerBatch):
         wrong = wrong_means(part, images, classes)
         return wrong and f"{IMAGE_MEANS}: {wrong}"
 
-    def merge(self, shared: Parts, means: dict[str, Weights]) -> None:
+    def merge(self, shared: Shared, means: Means, new: Shared) -> None:
         """The linear layer that tells the sites apart, given all that was seen so far."""
-        total = shared[SERVER_MEANS] + means.pop(IMAGE_MEANS)
-        means[SERVER_MEANS] = total
-        means[SELECTOR] = linear_discriminant(shared[SELECTOR], total)
+        total = shared[SERVER_MEANS] + means[IMAGE_MEANS]
+        new[SERVER_MEANS] = total
+        new[SELECTOR] = linear_discriminant(shared[SELECTOR], total)
+
+
+SelectorOptimizer = Literal[
+    "average_moments",  # one step a batch; Adam's moments are averaged with the weights
+    "server_adam",  # the sites send the mean gradient; the server takes one Adam step a round
+    "closed_form",  # a linear discriminant on fixed features, solved exactly from means
+    "reference_full_batch",  # the published code: one step a round on summed gradients
+    "literal_persist_known_to_fail",  # Algorithm 1 to the letter: moments stay at the site ...
+    "literal_reset_known_to_fail",  # ... or are forgotten; neither trains one-class sites
+]
+SELECTORS: dict[SelectorOptimizer, tuple[type[Selector], OptimizerPolicy]] = {
+    "average_moments": (Selector, "average"),
+    "server_adam": (AdamAtServer, "reset"),
+    "closed_form": (ClosedForm, "reset"),
+    "reference_full_batch": (ReferenceFullBatch, "average"),
+    "literal_persist_known_to_fail": (Selector, "persist"),
+    "literal_reset_known_to_fail": (Selector, "reset"),
+}
 
 
 def site_label(site: Site, x: Tensor) -> Tensor:

@@ -4,15 +4,18 @@ Scale and shift are shared: each site normalises by its own images, and all lear
 the normalised ones. On a network without running statistics it is FedAvg.
 """
 
-from konsil.ingredients.method import method
-from konsil.ingredients.partition import Names, OwnNorm, norm_statistics
-from konsil.weights import Layout
+from konsil.ingredients.method import Method, method
+from konsil.ingredients.partition import norm_statistics, nothing_of_norm_layers
+from konsil.ingredients.piece import Averaged, Piece
 
 
 @method("silobn", paper="Andreux et al., DCL at MICCAI 2020")
-class SiloBN(OwnNorm):
+class SiloBN(Method):
     """FedAvg of all that is trained; statistics of batch norm are the site's own."""
 
-    def partition(self, layout: Layout) -> Names:
-        """Running statistics and counters."""
-        return norm_statistics(layout)
+    def pieces(self) -> list[Piece]:
+        self.model = Averaged("global", stays=norm_statistics)
+        return [self.model]
+
+    def warnings(self) -> list[str]:
+        return nothing_of_norm_layers(self.model.own, self.context)

@@ -123,14 +123,15 @@ def facts_of(cls: type[Method]) -> Facts:
         "paper": cls.paper,
         "summary": (inspect.getdoc(cls) or "").split("\n")[0],
         "needs": "images" if cls.pooled else cls.needs,
-        "models": [*cls.shared_roles, *cls.private_roles, *(["super"] if cls.super_model else [])],
         "settings": [_setting(name, field) for name, field in cls.Settings.model_fields.items()],
         "remarks": [cls.travels] if cls.travels else [],
     }
     try:
         method = make_method(MethodConfig(name=cls.name), reference())
     except ConfigError as error:  # a method need not fit this federation, or have all defaults
-        return Facts(**known | {"remarks": [*known["remarks"], str(error)]})
+        return Facts(**known | {"models": ["?"], "remarks": [*known["remarks"], str(error)]})
+    known["models"] = [*method.shared_roles, *method.private_roles]
+    known["models"] += ["super"] if cls.super_model else []
     gets, sends = (None, None) if cls.pooled else traffic(method)
     return Facts(**known, gets=gets, sends=sends, work=method.work())
 

@@ -14,7 +14,6 @@ from konsil.federation.messages import Request
 from konsil.federation.site_worker import SiteWorker, site_folder
 from konsil.federation.state import StateFiles
 from konsil.files import locked
-from konsil.ingredients.context import broadcast
 from konsil.ingredients.site import Site
 
 
@@ -22,7 +21,7 @@ def request_for(
     plan, site: str = "north", number: int = 1, kind: str = "round", after: int = 0, **facts
 ):
     job = plan.jobs[0]
-    parts = broadcast(plan.method(job).initial_parts())
+    parts = plan.method(job).initial_parts().sent()
     facts = {"validate": True, "after": after} | facts
     return Request(kind, job.name, site, number, plan.hash, parts, facts)
 

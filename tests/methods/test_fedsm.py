@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from konsil.config import TrainingConfig
 from konsil.data import Images, TrainingData
 from konsil.errors import ConfigError
-from konsil.ingredients.context import Context, broadcast
+from konsil.ingredients.context import Context, Shared
 from konsil.ingredients.softpull import softpull
 from konsil.methods.fedsm import FedSM, FedSMSettings
 from konsil.methods.selector import GRADIENT, SERVER_MOMENTS
@@ -247,7 +247,7 @@ def test_server_adam_is_adam_on_the_pooled_gradient():
     )
     layout = linear.networks.learner("selector").moments_layout
     shared[SERVER_MOMENTS] = Weights.zeros(layout)
-    assert SERVER_MOMENTS not in broadcast(shared)
+    assert SERVER_MOMENTS not in Shared(shared).sent()
     parameter = nn.Parameter(shared["selector"].flat.clone())
     adam = torch.optim.Adam([parameter], lr=0.1)
     for number in (1, 2, 3):

@@ -3,13 +3,12 @@ from methods import toy
 from konsil.federation.engines import make_engine
 from konsil.federation.engines.inprocess import InProcessEngine
 from konsil.federation.messages import Failure, Reply, Request
-from konsil.ingredients.context import broadcast
 
 
 def test_it_answers_in_order_and_turns_errors_into_failures(make_plan, tmp_path):
     plan = make_plan()
     job = plan.jobs[0]
-    parts = broadcast(plan.method(job).initial_parts())
+    parts = plan.method(job).initial_parts().sent()
     requests = [
         Request("round", job.name, site, 1, plan_hash, parts, {"validate": False, "after": 0})
         for site, plan_hash in (("south", plan.hash), ("north", "another plan"))
