@@ -11,6 +11,7 @@ from methods import toy
 
 from konsil.errors import RoundFailed
 from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.plan import Plan
 from konsil.federation.runner import Run
 from konsil.federation.site_worker import site_folder
 from konsil.federation.state import SiteState
@@ -94,13 +95,17 @@ def reference(squares, tmp_path_factory):
     return of
 
 
+def roles_of(plan: Plan) -> tuple[str, ...]:
+    method = plan.method(plan.jobs[0])
+    return (*method.shared_roles, *method.private_roles)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_learns(make_plan, tmp_path, name):
     training = {"batch_size": 2, "lr": 1e-2}
     plan = make_plan(methods=configured(name), rounds=6, training=training)
     record = toy.train(plan, tmp_path)
-    cls = METHODS.all()[name]
-    roles = (*cls.shared_roles, *cls.private_roles)
+    roles = roles_of(plan)
     start = record.history[0]["means"]
     first = min(start[role] for role in roles if role in start)  # some appear only at the end
     for role in roles:
@@ -180,8 +185,7 @@ def test_classification_of_two_sites(shades, tmp_path, name):
         training={"batch_size": 2, "lr": 1e-3},
     )  # fmt: skip
     record = toy.train(plan, tmp_path)
-    cls = METHODS.all()[name]
-    role = (*cls.shared_roles, *cls.private_roles)[0]
+    role = roles_of(plan)[0]
     assert max(h["means"][role] for h in record.history) > 0.7
 
 

@@ -142,10 +142,11 @@ def test_weights_must_fit_their_layout():
 
 def test_arithmetic_by_hand():
     a, b = small(1, 2, 3, 4, 5), small(10, 20, 30, 40, 2)
-    assert (a + b).flat.tolist() == [11, 22, 33, 44, 5]  # the counter is the larger one
-    assert (b - a).flat.tolist() == [9, 18, 27, 36, 5]
-    assert (a - b).flat.tolist() == [-9, -18, -27, -36, 5]  # a difference may be negative
-    assert (2 * a).flat.tolist() == [2, 4, 6, 8, 5]
+    # statistics are means of what is added; the counter is the larger one
+    assert (a + b).flat.tolist() == [11, 22, 16.5, 22, 5]
+    assert (b - a).flat.tolist() == [9, 18, 30, 40, 5]
+    assert (a - b).flat.tolist() == [-9, -18, 3, 4, 5]
+    assert (2 * a).flat.tolist() == [2, 4, 3, 4, 5]
     assert a.flat.tolist() == [1, 2, 3, 4, 5]
 
 
@@ -179,13 +180,34 @@ def test_a_clone_shares_nothing_and_an_entry_is_a_view():
     assert not a.equals(copy)
 
 
-def test_a_mixture_clamps_variances_only_where_a_coefficient_is_negative():
+def test_statistics_are_extrapolated_only_by_name_and_variances_stay_positive():
     low, high = small(1, 1, 1, 0, 3), small(0, 0, 0, 5, 9)
-    between = mix([(0.5, low), (0.5, low)])
+    between = mix([(0.5, low), (0.5, low)], extrapolate=True)
     assert between["n.running_var"].item() == 0  # kept as it is
-    beyond = mix([(1.5, low), (-0.5, high)])
+    beyond = mix([(1.5, low), (-0.5, high)], extrapolate=True)
     assert beyond.flat.tolist() == [1.5, 1.5, 1.5, np.float32(SMALLEST_VARIANCE), 9]
-    assert mix([(1.5, low), (-0.5, high)], clamp=False)["n.running_var"].item() == -2.5
+
+
+@pytest.mark.parametrize(
+    ("factors", "variance"),
+    [((1.5, -0.5), 2), ((-1, 2), 6), ((1, 1), 4), ((1, -1), 2), ((2, 0), 2), ((3, 1), 3),
+     ((-1, -1), 4), ((0.25, 0.75), 5)],
+)  # fmt: skip
+def test_statistics_of_a_mixture_are_a_mean_by_the_positive_factors(factors, variance):
+    a, b = small(1, 1, 1, 2, 3), small(0, 0, 0, 6, 9)
+    mixed = mix(list(zip(factors, (a, b), strict=True)))
+    assert mixed.trainable.tolist() == [factors[0]] * 2
+    assert mixed["n.running_var"].item() == variance
+    assert mixed.flat[-1] == 9
+
+
+def test_sums_and_differences_of_models_leave_statistics_that_images_have():
+    """A step of FedDyn and the like: w + 2 (mean - w), and mean - h / alpha."""
+    w, mean = small(1, 1, 1, 2, 3), small(3, 3, 3, 6, 9)
+    step = w + 2 * (mean - w)
+    assert step.trainable.tolist() == [5, 5]
+    assert 2 <= step["n.running_var"].item() <= 6
+    assert (mean - 10 * (w - mean))["n.running_var"].item() == 6
 
 
 @quickly

@@ -204,7 +204,7 @@ class SiteWorker:
 
 def shared_of(request: Request) -> Shared:
     """What a round's request brings of what all sites share."""
-    return Shared(request.parts, request.facts["notes"])
+    return Shared(request.parts, request.facts.get("notes"))
 
 
 def check_finite(site: Site, upload: Upload) -> None:

@@ -6,7 +6,7 @@ from torch import nn
 
 from konsil.data import TrainingData
 from konsil.ingredients.context import TrainedNetwork
-from konsil.ingredients.finetune import at_the_finish, fine_tune
+from konsil.ingredients.finetune import fine_tune
 from konsil.ingredients.site import Site
 from konsil.weights import Weights
 
@@ -93,9 +93,3 @@ def test_what_is_not_trained_stays_with_its_statistics():
         assert not torch.equal(tuned["1.weight"], start["1.weight"])
         for name in ("0.weight", "0.bias", "0.running_mean", "0.num_batches_tracked"):
             assert torch.equal(tuned[name], start[name]) != moved
-
-
-def test_the_finish_is_after_the_last_round():
-    linear, site = site_of(layered.SITES["a"])
-    assert at_the_finish(site, site.context.rounds)
-    assert not at_the_finish(linear.site("a", 1, {}), site.context.rounds)

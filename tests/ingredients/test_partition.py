@@ -83,9 +83,9 @@ def test_own_and_shared_entries_are_the_whole_network(make_plan, tmp_path, metho
     sent = server.method.sent("north", server.record.shared)
     server._round(1)
     state = toy.state_of(plan, tmp_path, "north")
-    size = server.method.initial.layout.size
-    own = state.private["own"].layout
+    size = server.method.composition[0].initial.layout.size
+    own = state.private["global.own"].layout
     assert 0 < own.size < size
     assert [part.layout.size for part in sent.values()] == [size - own.size]
     assert [part.layout.size for part in state.upload.values()] == [size - own.size]
-    assert state.best["personal"].layout.key == server.method.initial.layout.key
+    assert state.best["personal"].layout.key == server.method.composition[0].initial.layout.key

@@ -10,11 +10,11 @@ from torch import nn
 
 from konsil.data import TrainingData
 from konsil.errors import ConfigError
+from konsil.ingredients.context import Shared
 from konsil.ingredients.site import Site
 from konsil.ingredients.softpull import (
     CANDIDATES,
     CORRELATION,
-    CORRELATION_LAYOUT,
     SHRINKAGE,
     crossfitted_loss,
     lambda_prime,
@@ -29,14 +29,11 @@ A = toy.points([[0, 255]], [1])
 B = toy.points([[255, 0], [255, 255], [0, 0]], [1, 0, 1])
 
 
-def federation(lambda_, data=None, **options) -> tuple[toy.Linear, dict[str, Weights]]:
+def federation(lambda_, data=None, **options) -> tuple[toy.Linear, Shared]:
     linear = toy.Linear("fedsm", data or {"a": A, "b": B}, **{"lambda": lambda_, **options})
     selector = Weights.zeros(Layout.of(linear.selector()))
     model = linear.weights(1.0, -1.0, 0.5)
-    shared = {"global": model, "personal": model, "selector": selector}
-    if lambda_ == "auto-shrinkage":
-        shared[CORRELATION] = Weights.zeros(CORRELATION_LAYOUT)
-    return linear, shared
+    return linear, Shared({"global": model, "personal": model, "selector": selector})
 
 
 # --- given --------------------------------------------------------------------------------------
@@ -128,7 +125,7 @@ def test_the_search_in_a_round_by_hand():
     assert site.notes["lambda_prime"] == pytest.approx(0.3)
     expected = 0.3 * own.flat + 0.7 * mean.flat
     torch.testing.assert_close(site.private["personal"].flat, expected)
-    assert linear.method.personaliser.measures(site) == {"lambda_prime": pytest.approx(0.3)}
+    assert linear.method.models[0].measures(site, shared) == {"lambda_prime": pytest.approx(0.3)}
 
 
 def test_candidates_are_tried_as_the_site_would_run_them(monkeypatch):
@@ -153,7 +150,7 @@ def test_candidates_are_tried_as_the_site_would_run_them(monkeypatch):
     site = linear.site("a", 2, shared)
     own = site.private["personal.statistics"]
     linear.method.receive(site, shared)
-    assert len(tried) == linear.method.personaliser.rule.models_tried
+    assert len(tried) == linear.method.models[0].share.models_tried
     assert all(weights.equals(weights.with_statistics_of(own)) for weights in tried)
 
 
@@ -219,7 +216,7 @@ def test_correlation_from_means_alone_is_the_mean_cosine():
     start = shared["global"].flat.double()
     d = [uploads[s].parts["global"].flat.double() - start for s in "ab"]
     cosine = float(d[0] @ d[1] / (d[0].norm() * d[1].norm()))
-    assert float(merged[CORRELATION].flat[0]) == pytest.approx(cosine, abs=1e-5)
+    assert merged.notes[CORRELATION] == pytest.approx(cosine, abs=1e-5)
     assert SHRINKAGE not in merged
 
 
@@ -234,9 +231,9 @@ def test_the_numbers_sent_do_not_grow_with_the_network():
 def test_a_round_with_one_site_says_nothing_of_correlation():
     linear, shared = federation("auto-shrinkage")
     shared = linear.round(shared)
-    known = shared[CORRELATION].clone()
+    known = shared.notes[CORRELATION]
     shared = linear.round(shared, 2, sites=["b"])
-    assert shared[CORRELATION].equals(known)
+    assert shared.notes[CORRELATION] == known
 
 
 def test_the_formula_finds_the_best_lambda_of_its_own_model():

@@ -10,7 +10,7 @@ from methods import toy
 from torch import nn
 
 from konsil.data import Images, TrainingData
-from konsil.methods.fedsm_extra import MODELS, PHASE, PHASE_LAYOUT
+from konsil.ingredients.context import Shared
 from konsil.weights import Layout, Weights
 
 Batch = tuple[np.ndarray, np.ndarray]
@@ -135,7 +135,7 @@ def fedsm_round(linear: toy.Linear, w: np.ndarray, lambda_: float) -> list[np.nd
 # --- two phases ---------------------------------------------------------------------------------
 
 
-def two_phases(method: str) -> tuple[toy.Linear, dict[str, Weights]]:
+def two_phases(method: str) -> tuple[toy.Linear, Shared]:
     """Two linear sites, one round of models, one of handing in, one of a linear selector."""
     linear = toy.Linear(
         method, two_sites(), rounds=3, selector=lambda: nn.Linear(2, 3), **{"lambda": 0.7},
@@ -144,8 +144,7 @@ def two_phases(method: str) -> tuple[toy.Linear, dict[str, Weights]]:
     model = linear.weights(1.0, -1.0, 0.5)
     layout = Layout.of(linear.selector())
     selector = Weights(layout, torch.linspace(-0.4, 0.4, layout.size))
-    phase = Weights(PHASE_LAYOUT, torch.tensor([float(MODELS)]))
-    return linear, {"global": model, "personal": model, "selector": selector, PHASE: phase}
+    return linear, Shared({"global": model, "personal": model, "selector": selector})
 
 
 def rows(selector: Weights) -> np.ndarray:

@@ -16,8 +16,7 @@ def federation(method: str, **settings) -> toy.Linear:
 
 def beginning(linear: toy.Linear) -> dict[str, Weights]:
     model = linear.weights(*START)
-    moments = {m: linear.method.first(m, model.layout) for m in ("m", "v")}
-    return {"global": model, "server.m": moments["m"], "server.v": moments["v"]}
+    return {"global": model, **linear.method.server().start("global", model)}
 
 
 def second_moment(method: str, v: np.ndarray, squares: np.ndarray, beta2: float) -> np.ndarray:
@@ -44,8 +43,8 @@ def test_four_rounds_by_hand(method, settings):
         v = second_moment(method, v, delta**2, s["beta2"])
         w = w + s["server_lr"] * m / (np.sqrt(v) + s["tau"])
         np.testing.assert_allclose(shared["global"].flat.numpy(), w, atol=1e-5)
-        np.testing.assert_allclose(shared["server.m"].flat.numpy(), m, atol=1e-6)
-        np.testing.assert_allclose(shared["server.v"].flat.numpy(), v, atol=1e-6)
+        np.testing.assert_allclose(shared["server.global.m"].flat.numpy(), m, atol=1e-6)
+        np.testing.assert_allclose(shared["server.global.v"].flat.numpy(), v, atol=1e-6)
     if settings:  # both branches of Yogi's sign are seen
         assert 0 < np.sum(shrinks) < np.size(shrinks)
 
@@ -54,8 +53,8 @@ def test_four_rounds_by_hand(method, settings):
 def test_moments_begin_at_the_server_with_v_tau_squared(make_plan, method):
     plan = make_plan(methods=[{"name": method, "tau": 0.5}])
     parts = plan.method(plan.jobs[0]).start()
-    assert (parts["server.m"].flat == 0).all()
-    assert (parts["server.v"].flat == 0.25).all()
+    assert (parts["server.global.m"].flat == 0).all()
+    assert (parts["server.global.v"].flat == 0.25).all()
 
 
 def test_the_two_take_the_same_first_step_from_v_0():
@@ -68,7 +67,7 @@ def test_the_two_take_the_same_first_step_from_v_0():
 
 
 def test_where_the_second_moments_agree_and_where_not():
-    adam, yogi = (federation(m, beta2=0.75).method for m in ("fedadam", "fedyogi"))
+    adam, yogi = (federation(m, beta2=0.75).method.server() for m in ("fedadam", "fedyogi"))
     squares = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0])
     v = torch.tensor([0.0, 1.0, 2.0, 0.5, 8.0])  # 0, D^2, 2 D^2; below, far above
     assert adam.second_moment(v, squares).tolist() == [0.25, 1.0, 1.75, 0.625, 6.25]
@@ -95,5 +94,5 @@ def test_a_large_tau_without_memory_comes_to_fedavg(method, settings):
 def test_where_nothing_moves_nothing_is_divided_by_zero(method):
     linear = toy.Linear(method, {"a": toy.points([[0, 0]], [0])}, tau=1e-30)
     model = linear.weights(0.0, 0.0, 0.0)  # already right: every gradient is zero
-    moments = {f"server.{m}": linear.method.first(m, model.layout) for m in ("m", "v")}
+    moments = linear.method.server().start("global", model)
     assert linear.round({"global": model, **moments})["global"].flat.tolist() == [0, 0, 0]

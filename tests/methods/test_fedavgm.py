@@ -20,13 +20,13 @@ def test_four_rounds_by_hand(momentum, server_lr):
     linear = federation(momentum=momentum, server_lr=server_lr)
     w, v = np.array(START), np.zeros(3)
     model = linear.weights(*START)
-    shared = {"global": model, "server.velocity": Weights.zeros(model.layout)}
+    shared = {"global": model, "server.global.velocity": Weights.zeros(model.layout)}
     for number in range(1, 5):
         shared = linear.round(shared, number)
         v = momentum * v + (w - hand.fedavg_round(linear, w, number))
         w = w - server_lr * v
         np.testing.assert_allclose(shared["global"].flat.numpy(), w, atol=2e-6)
-        np.testing.assert_allclose(shared["server.velocity"].flat.numpy(), v, atol=2e-6)
+        np.testing.assert_allclose(shared["server.global.velocity"].flat.numpy(), v, atol=2e-6)
 
 
 METHODS = {"fedavgm": ["velocity"], "fedadam": ["m", "v"], "fedyogi": ["m", "v"]}
@@ -42,7 +42,8 @@ def test_statistics_take_the_mean_and_moments_stay_at_the_server(name):
     linear = federation(name, model=normed, **settings)
     fedavg = federation("fedavg", model=normed, training={"batch_size": 8})
     trainable = start.only({e.name for e in start.layout.entries if e.kind == "trainable"})
-    moments = {f"server.{m}": linear.method.first(m, trainable.layout) for m in METHODS[name]}
+    moments = linear.method.server().start("global", start)
+    assert set(moments) == {f"server.global.{m}" for m in METHODS[name]}
     mine = linear.round({"global": start, **moments})
     mean = fedavg.round({"global": start})["global"]
     for entry in ("0.running_mean", "0.running_var", "0.num_batches_tracked"):
@@ -59,7 +60,7 @@ def test_real_moments_have_no_statistics(make_plan, name):
     plan = make_plan(methods=[name], network={"name": "unet", "width": 2, "norm": "batch"})
     parts = plan.method(plan.jobs[0]).start()
     for moment in METHODS[name]:
-        assert parts[f"server.{moment}"].layout.size == parts["global"].layout.trainable
+        assert parts[f"server.global.{moment}"].layout.size == parts["global"].layout.trainable
 
 
 @pytest.mark.parametrize("policy", ["persist", "average"])
@@ -75,7 +76,7 @@ def test_without_momentum_it_is_fedavg(make_plan, tmp_path, norm, policy):
     fedavg, fedavgm, moving = (
         toy.train(plan, tmp_path, m) for m in ("fedavg", "fedavgm", "moving")
     )
-    velocity = fedavgm.shared.pop("server.velocity")
+    velocity = fedavgm.shared.pop("server.global.velocity")
     assert toy.same_record(fedavg, fedavgm)
     assert velocity.norm() > 0
     assert not moving.shared["global"].equals(fedavg.shared["global"])

@@ -56,12 +56,12 @@ def test_without_fine_tuning_the_head_keeps_its_initial_bits(make_plan, tmp_path
         training={"batch_size": 3, "weight_decay": 0.1}, network=BATCH_NORM,
     )  # fmt: skip
     method, body, states = finished(plan, tmp_path)
-    head = method.initial.only(method.own)
+    head = method.body.initial.only(method.body.own)
     assert head.layout.trainable
     for state in states.values():
-        assert state.private["own"].equals(head)
-        assert state.last["personal"].equals(method.initial.replaced(head).replaced(body))
-    assert not torch.equal(body.flat, method.initial.only(method.others).flat)
+        assert state.private["global.own"].equals(head)
+        assert state.last["personal"].equals(method.body.initial.replaced(head).replaced(body))
+    assert not torch.equal(body.flat, method.body.initial.only(method.body.others).flat)
 
 
 @pytest.mark.parametrize("finetune", ["all", "head"])
@@ -73,8 +73,8 @@ def test_fine_tuning_really_trains_the_head(make_plan, tmp_path, finetune):
     method, body, states = finished(plan, tmp_path)
     for state in states.values():
         tuned = state.last["personal"]
-        assert not torch.equal(tuned.only(method.own).flat, state.private["own"].flat)
-        same_body = tuned.only(method.others).equals(body)  # running statistics included
+        assert not torch.equal(tuned.only(method.body.own).flat, state.private["global.own"].flat)
+        same_body = tuned.only(method.body.others).equals(body)  # running statistics included
         assert same_body == (finetune == "head")
 
 

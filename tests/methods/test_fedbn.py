@@ -62,7 +62,10 @@ def test_three_rounds_by_hand(method, shared_names):
             expected = own[name] | {k: together[k] for k in shared_names}
             for k, entry in ENTRIES.items():
                 assert float(answer[entry]) == pytest.approx(expected[k], abs=1e-6), (number, k)
-    assert [int(linear.states[s].private["own"]["0.num_batches_tracked"]) for s in "ab"] == [3, 2]
+    assert [int(linear.states[s].private["global.own"]["0.num_batches_tracked"]) for s in "ab"] == [
+        3,
+        2,
+    ]
 
 
 def test_on_norm_layers_that_keep_nothing_it_is_fedavg(make_plan, tmp_path):
@@ -106,7 +109,7 @@ def test_no_norm_entry_of_a_resnet_leaves_the_site(shades, tmp_path):
         task={"name": "classification"}, network={"name": "resnet18"}, rounds=1,
     )  # fmt: skip
     server = toy.server(plan, tmp_path)
-    initial: Weights = server.method.initial
+    initial: Weights = server.method.model.initial
     server._round(1)
     net = build_network(server.method.context.network)
     norms = norm_state(net)
@@ -114,11 +117,11 @@ def test_no_norm_entry_of_a_resnet_leaves_the_site(shades, tmp_path):
     assert any("shortcut" in name for name in norms)
     states = [toy.state_of(plan, tmp_path, site) for site in plan.sites]
     sent = [{e.name for e in s.upload["global"].layout.entries} for s in states]
-    kept = [{e.name for e in s.private["own"].layout.entries} for s in states]
+    kept = [{e.name for e in s.private["global.own"].layout.entries} for s in states]
     assert sent == [set(net.state_dict()) - norms] * 2
     assert kept == [norms] * 2
     for name in norms:  # and each site has trained its own
-        own = [s.private["own"][name] for s in states]
+        own = [s.private["global.own"][name] for s in states]
         if "num_batches" not in name:
             assert not torch.equal(own[0], own[1])
         assert not torch.equal(own[0], initial[name])

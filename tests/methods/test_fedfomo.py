@@ -6,6 +6,7 @@ import torch
 from methods import hand, toy
 from torch import nn
 
+from konsil.ingredients.context import Shared
 from konsil.methods.fedfomo import FedFomo
 from konsil.weights import Weights
 
@@ -144,18 +145,18 @@ def test_statistics_are_recomputed_after_a_mixture():
 # --- who is sent what ---------------------------------------------------------------------------
 
 
-def of_five(**settings) -> tuple[FedFomo, dict[str, Weights]]:
+def of_five(**settings) -> tuple[FedFomo, Shared]:
     linear = federation({s: toy.points([[0, 0]], [0]) for s in "abcde"}, **settings)
-    shared = linear.method.start()
-    shared["server.affinity.a"].flat.copy_(torch.tensor([9.0, -1.0, 3.0, 0.0, 2.0]))
+    shared = linear.method.initial_parts()
+    shared.notes["server.affinity"] = {"a": [9.0, -1.0, 3.0, 0.0, 2.0]}
     return linear.method, shared
 
 
-def rounds_of(method: FedFomo, shared: dict[str, Weights], count: int) -> list[str]:
+def rounds_of(method: FedFomo, shared: Shared, count: int) -> list[str]:
     """Whose models site a is sent, round by round."""
     found = []
     for number in range(count):
-        shared["server.round"].flat.fill_(number)
+        shared.notes["server.round"] = number
         found.append("".join(n.removeprefix("model.") for n in method.sent("a", shared)))
     return found
 
@@ -193,7 +194,7 @@ def test_affinities_add_up_over_the_rounds():
         shared = linear.round(shared, number)
         useful = linear.states["a"].notes["usefulness"]
         total += [useful["a"], useful["b"]]
-        np.testing.assert_allclose(shared["server.affinity.a"].flat, total, rtol=1e-5)
+        np.testing.assert_allclose(shared.notes["server.affinity"]["a"], total, rtol=1e-5)
     assert np.abs(total).min() > 0
 
 
@@ -228,9 +229,9 @@ def test_the_server_keeps_single_models_on_its_disk(make_plan, tmp_path):
     record = toy.train(plan, tmp_path)
     again = toy.server(plan, tmp_path).record  # read from the disk
     assert toy.same_record(record, again)
-    kept = {f"server.{kind}.{site}" for kind in ("model", "affinity") for site in plan.sites}
-    assert set(again.shared) == kept | {"server.round"}
-    assert float(again.shared["server.round"].flat) == 2
+    assert set(again.shared) == {f"server.model.{site}" for site in plan.sites}
+    assert set(again.shared.notes["server.affinity"]) == set(plan.sites)
+    assert again.shared.notes["server.round"] == 2
     models = [again.shared[f"server.model.{site}"] for site in plan.sites]
     assert not models[0].equals(models[1])
 

@@ -30,7 +30,7 @@ def test_heads_part_and_do_not_travel(make_plan, tmp_path):
     for number in (1, 2):
         server._round(number)
     states = [toy.state_of(plan, tmp_path, site) for site in plan.sites]
-    heads: list[Weights] = [s.private["own"] for s in states]
+    heads: list[Weights] = [s.private["global.own"] for s in states]
     names = {e.name for e in heads[0].layout.entries}
     assert {e.kind for e in heads[0].layout.entries} == {"trainable", "statistic", "counter"}
     assert all(name.startswith("net.model.2.") for name in names)
@@ -48,8 +48,8 @@ def test_a_newcomer_begins_with_the_common_head(make_plan, tmp_path):
     server = toy.server(plan, tmp_path)
     for number in (1, 2):
         server._round(number)
-    method = server.method
-    own = toy.state_of(plan, tmp_path, "north").private["own"]
+    [method] = server.method.composition
+    own = toy.state_of(plan, tmp_path, "north").private["global.own"]
     torch.testing.assert_close(own.flat, method.initial.only(method.own).flat)
 
 
@@ -60,10 +60,10 @@ def test_a_site_answers_with_its_own_statistics_if_those_stay_local(make_plan, t
         training={"batch_size": 3, "running_statistics": "local"},
     )
     shared = toy.train(plan, tmp_path).shared["global"]
-    method = toy.server(plan, tmp_path).method
+    [method] = toy.server(plan, tmp_path).method.composition
     for site in plan.sites:
         state = toy.state_of(plan, tmp_path, site)
-        joined = method.initial.replaced(state.private["own"]).replaced(shared)
+        joined = method.initial.replaced(state.private["global.own"]).replaced(shared)
         expected = joined.with_statistics_of(state.private["global.statistics"])
         assert state.last["personal"].equals(expected)
         assert not expected.equals(joined)

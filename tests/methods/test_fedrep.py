@@ -49,13 +49,13 @@ def test_fitting_the_head_leaves_the_body_alone(make_plan, tmp_path):
     host = SiteWorker(plan, tmp_path)
     request = toy.server(plan, tmp_path)._request("round", "north", 1, True)
     site = host._site(request, host._states(request).now())
-    method, shared = host._method, request.parts
-    method.receive(site, shared)
-    before = method.whole(site, shared)
-    after = method.fit_head(site, before)
-    assert after.only(method.others).equals(before.only(method.others))
-    assert not torch.equal(after.only(method.own).flat, before.only(method.own).flat)
-    assert any(e.kind == "statistic" for e in before.only(method.others).layout.entries)
+    [piece], shared = host._method.composition, request.parts
+    piece.receive(site, shared)
+    before = piece.model(site, shared)
+    after = piece.fit_head(site, before)
+    assert after.only(piece.others).equals(before.only(piece.others))
+    assert not torch.equal(after.only(piece.own).flat, before.only(piece.own).flat)
+    assert any(e.kind == "statistic" for e in before.only(piece.others).layout.entries)
 
 
 def test_the_head_is_not_moved_while_the_body_is_trained(make_plan, tmp_path):
@@ -65,8 +65,10 @@ def test_the_head_is_not_moved_while_the_body_is_trained(make_plan, tmp_path):
     server = toy.server(plan, tmp_path)
     server._round(1)
     for site in plan.sites:
-        own: Weights = toy.state_of(plan, tmp_path, site).private["own"]
-        assert own.equals(server.method.initial.only(server.method.own))
+        own: Weights = toy.state_of(plan, tmp_path, site).private["global.own"]
+        assert own.equals(
+            server.method.composition[0].initial.only(server.method.composition[0].own)
+        )
 
 
 def test_work(make_plan):

@@ -39,7 +39,7 @@ def fedsm(sites: int, lambda_: float, **options) -> FedSM:
 
 def share(method: FedSM) -> float:
     """lambda' of its first site."""
-    return method.personaliser.rule.shares["site0"]
+    return method.models[0].share.shares["site0"]
 
 
 def pulled_by(method: FedSM, own: Weights, mean: Weights) -> Weights:
@@ -185,7 +185,7 @@ def test_two_sites_by_hand():
     expected = np.array([1.0, 0, 0, 1, 0.5, -0.5]) - 0.1 * gradient.reshape(-1)
     np.testing.assert_allclose(uploads["a"].parts["selector"].flat.numpy(), expected, atol=1e-6)
 
-    merged = linear.method.merge(shared, toy.means(uploads))
+    merged = linear.method.merge(Shared(shared), toy.means(uploads))
     np.testing.assert_allclose(merged["global"].flat.numpy(), (at_a + 3 * at_b) / 4, atol=1e-6)
     np.testing.assert_allclose(merged["personal"].flat.numpy(), (at_a + at_b) / 2, atol=1e-6)
     site = linear.site("a", 2, merged)
@@ -265,7 +265,7 @@ def test_average_moments_are_averaged_like_the_weights_and_come_back():
     linear, shared = linear_fedsm(training={"optimizer": "adam"})
     shared["selector.moments"] = Weights.zeros(linear.networks.learner("selector").moments_layout)
     uploads = linear.uploads(shared)
-    merged = linear.method.merge(shared, toy.means(uploads))
+    merged = linear.method.merge(Shared(shared), toy.means(uploads))
     sent = [uploads[s].parts["selector.moments"]["exp_avg_sq"] for s in "ab"]
     torch.testing.assert_close(
         merged["selector.moments"]["exp_avg_sq"], (sent[0] + 3 * sent[1]) / 4

@@ -24,10 +24,12 @@ def federation(rounds=4, **options) -> tuple[toy.Linear, dict[str, Weights]]:
     ("rounds", "share", "first"), [(4, 0.25, 4), (8, 0.25, 7), (40, 0.25, 31), (4, 1.0, 1)]
 )
 def test_the_last_rounds_enter(rounds, share, first):
-    linear, _ = federation(rounds, soup_share=share)
-    counts = [linear.method.souped(r) for r in range(1, rounds + 1)]
-    assert counts.index(1) + 1 == first
-    assert counts[-1] == rounds - first + 1
+    linear, shared = federation(rounds, soup_share=share, soup="all")
+    for number in range(1, rounds + 1):
+        shared = linear.round(shared, number)
+        assert ("server.global.soup" in shared) == (number >= first)
+        entered = linear.states["a"].notes.get("soup_size", 0)
+        assert entered == max(0, number - first)  # a round later: after its means came
 
 
 def test_soups_of_all_by_hand():
@@ -36,7 +38,7 @@ def test_soups_of_all_by_hand():
     models, specialists = [], {"a": [], "b": []}
     for number in range(1, 5):
         shared = linear.round(shared, number)
-        uploads = shared["server.soup"] if number == 4 else shared["global"]
+        uploads = shared["server.global.soup"] if number == 4 else shared["global"]
         models.append(uploads.flat.double().numpy())
         for name in "ab":
             own, mean = linear.states[name].private["personal"], shared["personal"]
@@ -49,7 +51,7 @@ def test_soups_of_all_by_hand():
         assert site.notes["soup_size"] == 2
         np.testing.assert_allclose(soup, np.mean(specialists[name], axis=0), atol=1e-6)
         assert linear.method.answers(site, shared)["personal"] is site.private["soup"]
-    assert shared["global"].equals(shared["server.soup"])
+    assert shared["global"].equals(shared["server.global.soup"])
 
 
 def test_the_global_soup_is_the_mean_of_fedavgs_last_models(make_plan, tmp_path):
@@ -104,7 +106,7 @@ def test_validation_images_turn_an_ingredient_down():
     linear, shared = federation(soup_share=1.0)
     site = linear.site("a", 2, shared)
     good, bad = linear.weights(0.5, 0.5, 0.2), linear.weights(50.0, 50.0, 50.0)
-    linear.method.stir(site, good)
-    linear.method.stir(site, bad)
+    linear.method.composition[-1].stir(site, good)
+    linear.method.composition[-1].stir(site, bad)
     assert site.notes["soup_size"] == 1
     assert site.private["soup"].equals(good)

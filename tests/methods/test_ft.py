@@ -3,7 +3,8 @@ import pytest
 import torch
 from methods import layered, toy
 
-from konsil.ingredients.personaliser import PERSONALISERS, make_personaliser
+from konsil.ingredients.finetune import FineTuned
+from konsil.ingredients.method import borrowed
 from konsil.weights import Weights
 
 DATA = layered.TUNED_SITES
@@ -121,6 +122,7 @@ def test_the_optimiser_is_fresh():
 
 def test_fedsm_can_have_it():
     linear = toy.Linear("ft", layered.SITES, model=layered.network)
-    made = make_personaliser({"name": "ft", "epochs": 2}, linear.method.context, "here")
-    assert type(made) is PERSONALISERS["ft"]
-    assert (made.settings.epochs, made.work()) == (2, 0)
+    lender = borrowed({"name": "ft", "epochs": 2}, "personal", linear.method.context, "here")
+    [made] = lender.personal()
+    assert isinstance(made, FineTuned)
+    assert (made.epochs, made.work()) == (2, 0)

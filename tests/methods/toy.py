@@ -27,13 +27,13 @@ from konsil.federation.runner import Run
 from konsil.federation.server import Record, Server
 from konsil.federation.site_worker import site_folder
 from konsil.federation.state import SiteState
-from konsil.ingredients.context import Context, Means, Upload
+from konsil.ingredients.context import Context, Means, Shared, Upload
 from konsil.ingredients.learner import Learner
 from konsil.ingredients.method import Method, make_method
 from konsil.ingredients.site import Networks, Site
 from konsil.networks import NetworkSpec
 from konsil.tasks import Task
-from konsil.weights import BoundNetwork, Layout, WeightedMean, Weights
+from konsil.weights import BoundNetwork, Layout, Parts, WeightedMean, Weights
 
 # --- linear federations -------------------------------------------------------------------------
 
@@ -137,14 +137,14 @@ class Linear:
         """Weights of the model in the layout's order: coefficients, then the constant."""
         return Weights(Layout.of(self.model()), torch.tensor(values, dtype=torch.float32))
 
-    def site(self, name: str, round: int, shared: dict[str, Weights]) -> Site:
+    def site(self, name: str, round: int, shared: Parts) -> Site:
         return Site(name, round, self.networks, self.data[name], self.states[name], shared)
 
     def uploads(
-        self, shared: dict[str, Weights], round: int = 1, sites: Sequence[str] | None = None
+        self, shared: Parts, round: int = 1, sites: Sequence[str] | None = None
     ) -> dict[str, Upload]:
-        """One round at these sites, as the host does it."""
-        sent = {}
+        """One round at these sites, as their worker does it."""
+        sent, shared = {}, as_shared(shared)
         for name in self.data if sites is None else sites:
             parts = self.method.sent(name, shared)
             site = self.site(name, round, parts)
@@ -153,11 +153,15 @@ class Linear:
             site.finish_learners(sent[name])
         return sent
 
-    def round(
-        self, shared: dict[str, Weights], round: int = 1, sites: Sequence[str] | None = None
-    ) -> dict[str, Weights]:
+    def round(self, shared: Parts, round: int = 1, sites: Sequence[str] | None = None) -> Shared:
         """One round: the shared parts after it."""
+        shared = as_shared(shared)
         return self.method.merge(shared, means(self.uploads(shared, round, sites), round))
+
+
+def as_shared(parts: Parts) -> Shared:
+    """Parts as the server has them, with their notes if they have any."""
+    return parts if isinstance(parts, Shared) else Shared(parts)
 
 
 def means(uploads: Mapping[str, Upload], round: int = 1) -> Means:
@@ -248,6 +252,7 @@ def same_record(a: Record, b: Record) -> bool:
         and same_parts(a.best, b.best)
         and a.best_scores == b.best_scores
         and a.history == b.history
+        and a.shared.notes == b.shared.notes
     )
 
 
