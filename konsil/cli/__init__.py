@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from konsil import __version__
 from konsil.cli import data, deploy, experiments
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import KonsilError
+from konsil.version import __version__
 
 app = typer.Typer(
     help="Personalised federated learning for medical imaging.",
