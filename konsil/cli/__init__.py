@@ -42,7 +42,7 @@ def version(
 def main() -> None:
     """Run a command; errors meant for people are shown without a traceback."""
     try:
-        app()
+        app(prog_name="konsil")  # also as python -m konsil
     except KonsilError as error:
         # as it is: brackets in a message are no markup, and a path is not broken over lines
         problems.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)

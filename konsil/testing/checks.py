@@ -145,7 +145,7 @@ def check_method(
     """Hold a method (by name, or all of a plugin file) to what Konsil's own are held to.
 
     `only` these of the CHECKS; `settings` are the method's. Raises AssertionError with the first
-    promise that is not kept; gives back the names of the checks.
+    promise that is not kept, or whatever the method raises; returns the names of the checks.
     """
     wanted = list(CHECKS if only is None else only)
     for name in _names(method):
