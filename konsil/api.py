@@ -45,11 +45,13 @@ def run(
     with `resume` a run that stopped there goes on. `plugins`: files with methods of your own;
     a method that was defined right here, in a notebook's cell, is simply used by its name.
     """
+    from konsil.federation.compute import settings_kept
+
     source = Path(experiment) if isinstance(experiment, str) else experiment
     checked = read_experiment(source, overrides or {}, plugins)
     console = Console(quiet=quiet)
     folder = run_folder(checked, out)
-    with _settings_of_torch_kept():
+    with settings_kept():
         plan, federation = prepare(checked, resume, console)
         try:
             return train(plan, federation, folder, resume, console)
@@ -143,7 +145,7 @@ class RunResult:
         return self._shown().export_text()
 
     def _repr_html_(self) -> str:
-        page = "<pre style='line-height: 1.2; font-family: monospace'>{code}</pre>"
+        page = "<pre style='white-space: pre; line-height: 1.2; overflow-x: auto'>{code}</pre>"
         return self._shown().export_html(inline_styles=True, code_format=page)
 
     def _shown(self) -> Console:
@@ -257,18 +259,3 @@ def _status(console: Console, text: str) -> Iterator[Callable[[str], None]]:
         return
     with console.status(text) as status:
         yield status.update
-
-
-@contextmanager
-def _settings_of_torch_kept() -> Iterator[None]:
-    """A run computes with the threads of its experiment; the caller gets their own back."""
-    import torch
-
-    threads = torch.get_num_threads()
-    strict = torch.are_deterministic_algorithms_enabled()
-    gentle = torch.is_deterministic_algorithms_warn_only_enabled()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(strict, warn_only=gentle)

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from konsil.config import ComputeConfig
 from konsil.data import Images
 from konsil.errors import ConfigError, RoundFailed
-from konsil.federation.compute import prepare_process
+from konsil.federation.compute import prepare_process, settings_kept
 from konsil.federation.engines.inprocess import InProcessEngine
 from konsil.federation.plan import Plan
 from konsil.federation.runner import Run
@@ -149,7 +149,7 @@ def check_method(
     """
     wanted = list(CHECKS if only is None else only)
     for name in _names(method):
-        with tempfile.TemporaryDirectory(prefix="konsil-") as folder:
+        with settings_kept(), tempfile.TemporaryDirectory(prefix="konsil-") as folder:
             trial = Trial(name, Path(folder), settings)
             for check in wanted:
                 CHECKS[check](trial)
