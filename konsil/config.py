@@ -6,10 +6,11 @@ key's path, the value, and what is allowed (`read_experiment`).
 
 from __future__ import annotations
 
+import copy
 import difflib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -324,17 +325,33 @@ class Experiment(Block):
 
 
 def read_experiment(
-    path: Path, overrides: list[str] | None = None, plugins: Sequence[Path] = ()
+    source: Path | Mapping[str, Any] | Experiment,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    plugins: Sequence[Path | str] = (),
 ) -> Experiment:
-    """The experiment of a YAML file, with `key=value` laid over it and these plugins added."""
-    raw = parse_yaml(path, "experiment")
-    for override in overrides or []:
-        _lay_over(raw, override)
-    experiment = check_experiment(raw, str(path))
+    """The experiment of a YAML file, or of its keys, with overrides laid over it.
+
+    Overrides are texts `key=value`, as --set takes them, or values by key. `plugins` are added.
+    """
+    if isinstance(source, Experiment) and not overrides and not plugins:
+        return source
+    raw, name = _keys_of(source)
+    for key, value, said in _parsed(overrides):
+        _lay_over(raw, key, value, said)
+    experiment = check_experiment(raw, name)
     if not plugins:
         return experiment
     files = [str(plugin) for plugin in (*experiment.plugins, *plugins)]
-    return check_experiment(raw | {"plugins": files}, str(path))
+    return check_experiment(raw | {"plugins": files}, name)
+
+
+def _keys_of(source: Path | Mapping[str, Any] | Experiment) -> tuple[dict[str, Any], str]:
+    """The keys, ours to change, and what errors call them."""
+    if isinstance(source, Path):
+        return parse_yaml(source, "experiment"), str(source)
+    if isinstance(source, Experiment):
+        return source.model_dump(mode="json", exclude_unset=True), "experiment"
+    return copy.deepcopy(dict(source)), "experiment"
 
 
 def parse_yaml(path: Path, what: str) -> dict[str, Any]:
@@ -449,51 +466,56 @@ def _allowed_keys(model: type[BaseModel], loc: list[Any]) -> list[str]:
     return sorted(f.alias or name for name, f in model.model_fields.items())
 
 
-def _lay_over(raw: dict[str, Any], override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals or not key.strip():
-        raise ConfigError(f"--set {override}: write key=value, such as --set rounds=10")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(
-            f"--set {override}: the value is not valid YAML: {_trouble(error)}"
-        ) from None
-    *parents, last = key.strip().split(".")
+def _parsed(
+    overrides: Sequence[str] | Mapping[str, Any],
+) -> Iterator[tuple[str, Any, str]]:
+    """Key, value and what was said, for errors."""
+    if isinstance(overrides, Mapping):
+        yield from ((key, value, f"overrides[{key!r}]") for key, value in overrides.items())
+        return
+    for override in overrides:
+        said = f"--set {override}"
+        key, equals, text = override.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{said}: write key=value, such as --set rounds=10")
+        try:
+            yield key.strip(), yaml.safe_load(text), said
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{said}: the value is not valid YAML: {_trouble(error)}") from None
+
+
+def _lay_over(raw: dict[str, Any], key: str, value: Any, said: str) -> None:
+    *parents, last = key.split(".")
     node: Any = raw
     for depth, parent in enumerate(parents):
-        node = _child(node, parent, ".".join(parents[: depth + 1]), override)
+        node = _child(node, parent, ".".join(parents[: depth + 1]), said)
     if isinstance(node, list):
-        _set_item(node, last, value, override)
+        node[_index(node, last, said)] = value
     elif isinstance(node, dict):
         node[last] = value
     else:
-        raise ConfigError(f"--set {override}: {'.'.join(parents)} has no keys below it")
+        raise ConfigError(f"{said}: {'.'.join(parents)} has no keys below it")
 
 
-def _child(node: Any, key: str, path: str, override: str) -> Any:
+def _child(node: Any, key: str, path: str, said: str) -> Any:
     if isinstance(node, list):
-        index = _index(node, key, override)
+        index = _index(node, key, said)
         if isinstance(node[index], str):  # a method given by its bare name gets settings
             node[index] = {"name": node[index]}
         return node[index]
     if not isinstance(node, dict):
         above = path.rpartition(".")[0]
-        raise ConfigError(f"--set {override}: {above} has no keys below it")
+        raise ConfigError(f"{said}: {above} has no keys below it")
     if node.get(key) is None:
         node[key] = {}
     return node[key]
 
 
-def _set_item(node: list[Any], key: str, value: Any, override: str) -> None:
-    node[_index(node, key, override)] = value
-
-
-def _index(node: list[Any], key: str, override: str) -> int:
+def _index(node: list[Any], key: str, said: str) -> int:
     """A position in a list, by number or by the name of a method in it."""
     names = [n.get("label") or n.get("name") if isinstance(n, dict) else n for n in node]
     if key in names:
         return names.index(key)
     if key.isdigit() and int(key) < len(node):
         return int(key)
-    raise ConfigError(f"--set {override}: no entry {key}; there are {', '.join(map(str, names))}")
+    raise ConfigError(f"{said}: no entry {key}; there are {', '.join(map(str, names))}")

@@ -73,7 +73,8 @@ class Registry(Generic[T]):
         known = self.all()
         if name not in known:
             raise ConfigError(
-                f"{where}: unknown {self.kind} {name!r}; there are {', '.join(known)}"
+                f"{where}: unknown {self.kind} {name!r}; there are {', '.join(known)}; "
+                "one of your own is in a file that --plugin names"
             )
         return known[name]
 

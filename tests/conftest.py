@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from federations import SIZE, write_shades, write_squares
 
 from konsil.config import Experiment, check_experiment
 from konsil.data import open_federation
 from konsil.federation.plan import Plan
+from konsil.testing import SIZE, write_shades, write_squares
 
 torch.set_num_threads(1)
 

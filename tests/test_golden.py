@@ -14,8 +14,8 @@ import os
 from pathlib import Path
 
 import pytest
-from methods import toy
 
+from konsil import testing as toy
 from konsil.weights import Weights
 
 GOLDEN = Path(__file__).parent / "golden" / "fedsm.json"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from methods import toy
 
+from konsil import testing as toy
 from konsil.config import check_experiment, read_experiment
 from konsil.errors import ConfigError, RoundFailed
 from konsil.federation.engines.processes import ProcessEngine

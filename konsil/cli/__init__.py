@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from konsil import __version__
 from konsil.cli import data, deploy, experiments
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import KonsilError
+from konsil.version import __version__
 
 app = typer.Typer(
     help="Personalised federated learning for medical imaging.",
@@ -42,7 +42,7 @@ def version(
 def main() -> None:
     """Run a command; errors meant for people are shown without a traceback."""
     try:
-        app()
+        app(prog_name="konsil")  # also as python -m konsil
     except KonsilError as error:
         # as it is: brackets in a message are no markup, and a path is not broken over lines
         problems.print(Text.assemble(("error:", "red"), f" {error}"), soft_wrap=True)

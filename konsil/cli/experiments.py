@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
@@ -99,47 +99,20 @@ def _run(
     dry_run: bool = False,
     plugins: Sequence[Path] = (),
 ) -> None:
+    from konsil import api
     from konsil.config import read_experiment
 
     experiment = read_experiment(file, overrides, plugins)
-    with console.status("starting"):
-        from konsil.data import open_federation
-        from konsil.federation.plan import Plan
-        from konsil.registry import load_plugins
-        from konsil.report.plan import print_plan
-
-        load_plugins(experiment.plugins)  # a mistake there is found before images are read
-    with console.status("reading the federation") as status:
-        federation = open_federation(
-            experiment.federation,
-            experiment.task,
-            lambda site, done, all_: status.update(f"decoding {site}: {done}/{all_}"),
-        )
-    plan = Plan.of(experiment, federation)
-    print_plan(console, plan, federation.warnings)
-    if not dry_run:
-        _train(plan, federation, out or Path("runs") / experiment.name, resume)
-
-
-def _train(plan: Any, federation: Any, folder: Path, resume: bool) -> None:
-    from konsil.federation.runner import Run
-    from konsil.observers.progress import ProgressBar
-    from konsil.report.figures import draw_figures
-    from konsil.report.show import show_run
-
-    progress = ProgressBar(console)
-    work = Run(plan, folder, [progress])
-    work.prepare(resume, federation.write_splits)
-    progress.start()
+    folder = api.run_folder(experiment, out)
+    plan, federation = api.prepare(experiment, resume, console)
+    if dry_run:
+        return
     try:
-        work.go()
+        api.train(plan, federation, folder, resume, console)
     except KeyboardInterrupt:
-        progress.close()
         note = f"stopped; what is done is in {folder}: the same command with --resume goes on"
         problems.print(Text(note), soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
-    finally:
-        progress.close()
-    with console.status("drawing"):
-        draw_figures(folder, plan)
+    from konsil.report.show import show_run
+
     show_run(console, folder)

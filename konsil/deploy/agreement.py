@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from konsil import __version__
 from konsil.config import SOURCES, Experiment, check_experiment
 from konsil.data import Federation, open_federation
 from konsil.data.origin import find_source
@@ -25,6 +24,7 @@ from konsil.deploy.policy import PolicyRefused
 from konsil.errors import ConfigError
 from konsil.federation.plan import Plan
 from konsil.registry import load_plugins, with_contents
+from konsil.version import __version__
 
 OWN = "own-data"  # stands where an experiment names a path: every site has a path of its own
 # What a server may say of a site's images: how they are read, never where anything lies.

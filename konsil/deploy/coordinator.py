@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from konsil import __version__
 from konsil.config import check_experiment
 from konsil.deploy.agreement import (
     Agreed,
@@ -34,6 +33,7 @@ from konsil.federation.messages import Failure, Reply, Request
 from konsil.federation.plan import Plan
 from konsil.federation.runner import Observer, Run, read_plan
 from konsil.report.figures import draw_figures
+from konsil.version import __version__
 
 T = TypeVar("T")
 SERVER = "server"

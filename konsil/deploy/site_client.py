@@ -16,7 +16,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from konsil import __version__
 from konsil.config import Experiment
 from konsil.deploy.agreement import (
     Opened,
@@ -34,6 +33,7 @@ from konsil.federation.plan import Plan
 from konsil.federation.site_worker import SiteWorker
 from konsil.federation.state import StateFiles
 from konsil.files import write_text
+from konsil.version import __version__
 
 ACCEPTED, REFUSED = b"A", b"R"
 RUN_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"  # it becomes a folder

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -21,6 +23,19 @@ def prepare_process(compute: ComputeConfig) -> None:
     if compute.device != "cpu":
         torch.use_deterministic_algorithms(True, warn_only=True)
     keep_freed_memory()
+
+
+@contextmanager
+def settings_kept() -> Iterator[None]:
+    """For guests of a process: torch's settings are afterwards what they were."""
+    threads = torch.get_num_threads()
+    strict = torch.are_deterministic_algorithms_enabled()
+    gentle = torch.is_deterministic_algorithms_warn_only_enabled()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(strict, warn_only=gentle)
 
 
 def check_device(device: str) -> None:

@@ -14,7 +14,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from konsil import __version__
 from konsil.config import PLACES, Experiment, MethodConfig
 from konsil.errors import ConfigError
 from konsil.ingredients.context import Context
@@ -22,6 +21,7 @@ from konsil.ingredients.method import Method, make_method, method_class, method_
 from konsil.networks import NetworkSpec, check_spec
 from konsil.registry import load_plugins
 from konsil.tasks import make_task
+from konsil.version import __version__
 
 if TYPE_CHECKING:
     from konsil.data import Federation

@@ -36,6 +36,7 @@ class Run:
     def __init__(self, plan: Plan, folder: Path, observers: Sequence[Observer] = ()) -> None:
         self.plan, self.folder = plan, folder
         self.observers = list(observers)
+        self._lock: TextIO | None = None
 
     def prepare(self, resume: bool, write_splits: Callable[[Path], None] | None) -> None:
         """Claim a new folder, or make sure that the old one holds this very plan.
@@ -56,6 +57,11 @@ class Run:
         if write_splits is not None:
             write_splits(self.folder / "splits.csv")
 
+    def close(self) -> None:
+        """Let others work in the folder; a traceback may keep this run from being forgotten."""
+        if self._lock is not None:
+            self._lock.close()
+
     def _is_something_else(self) -> bool:
         return self.folder.exists() and any(not _hidden(p) for p in self.folder.iterdir())
 
@@ -63,7 +69,7 @@ class Run:
         if not resume:
             raise RunError(
                 f"{self.folder}: holds a run already; add --resume to go on with it, or choose "
-                "another --out"
+                "another --out (in Python resume=True, out=...)"
             )
         old = read_plan(self.folder)
         if old["hash"] != self.plan.hash:

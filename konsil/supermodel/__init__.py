@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from konsil.errors import StateError
+from konsil.errors import DataError, StateError
 from konsil.networks import NetworkSpec, build_network
 from konsil.networks.outputs import blended
 from konsil.weights import BoundNetwork, Weights
@@ -127,6 +127,23 @@ class SuperModel:
         """The answer of one of the models, by the name of its site or `global`."""
         self._network.load(self.models[name])
         return self._network.net(images.to(self.device))
+
+    def read(self, *files: str | Path) -> Tensor:
+        """Pictures as `answer` takes them: read and resized as for training, without a window."""
+        from konsil.data.findings import BadFile
+        from konsil.data.readers import eight_bit, fit, read_picture
+
+        size, channels = self.facts.network["image_size"], self.facts.network["in_channels"]
+        pictures = []
+        for file in files:
+            try:
+                picture = eight_bit(read_picture(Path(file).read_bytes()), window=None)
+            except OSError as error:
+                raise DataError(f"{file}: cannot be read ({error.strerror})") from None
+            except BadFile as bad:
+                raise DataError(f"{file}: {bad.what}; {bad.cure}") from None
+            pictures.append(torch.tensor(fit(picture, channels, size)))
+        return torch.stack(pictures) / 255
 
     def answer(self, images: Tensor) -> Answer:
         """Algorithm 2: every image is answered by the model that the selector chose.

@@ -16,7 +16,9 @@ from typing import Any
 
 import pytest
 import yaml
-from methods import toy
+from federations import copy_sites
+
+from konsil import testing as toy
 
 COMMAND = [sys.executable, "-c", "from konsil.cli import main; main()", "run"]
 FIVE = ["centralized", "local", "fedavg", "fedsm", {"name": "fedsoup", "start": 0.4}]
@@ -29,7 +31,7 @@ Trigger = Callable[[Path], bool]
 def trio(shades, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("trio")
     sites = {"north": ("north", 4), "south": ("south", 6), "west": ("south", 5)}
-    return toy.copy_sites(shades, folder, sites)
+    return copy_sites(shades, folder, sites)
 
 
 def experiment(rounds: int) -> dict[str, Any]:

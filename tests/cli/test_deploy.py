@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from federations import write_shades
+from konsil.testing import write_shades
 
 KONSIL = Path(sys.executable).with_name("konsil")
 SITES = ["north", "south"]

@@ -1,8 +1,8 @@
 import pytest
 import torch
-from methods import toy
 from torch.nn import functional
 
+from konsil import testing as toy
 from konsil.data import augment, augment_light, training_data
 from konsil.ingredients import site as site_module
 

@@ -24,11 +24,11 @@ pytest.importorskip("nvflare")
 
 import deployments
 from deployments import Submitted, Ward, wait_for
-from federations import write_shades
 
 from konsil.config import Experiment, check_experiment
 from konsil.deploy.admin import connect
 from konsil.deploy.deployment import ADMIN, SERVER
+from konsil.testing import write_shades
 
 pytestmark = pytest.mark.slow
 COUNTS = {"east": 7, "north": 8, "south": 12}

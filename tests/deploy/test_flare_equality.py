@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("nvflare")
 
 import deployments
-from federations import write_shades, write_squares
 
 from konsil.config import Experiment, check_experiment
 from konsil.data import open_federation
 from konsil.deploy.local import deploy_local
 from konsil.federation.plan import Plan
+from konsil.testing import write_shades, write_squares
 
 SITES = ["east", "north", "south"]
 ROUNDS = 3

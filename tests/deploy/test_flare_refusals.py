@@ -8,7 +8,6 @@ pytest.importorskip("nvflare")
 
 import deployments
 from deployments import Ward, wait_for
-from federations import write_shades
 
 from konsil.config import check_experiment
 from konsil.deploy.admin import connect
@@ -16,6 +15,7 @@ from konsil.deploy.agreement import without_places
 from konsil.deploy.deployment import ADMIN, SERVER
 from konsil.federation.plan import Plan
 from konsil.federation.runner import read_plan
+from konsil.testing import write_shades
 
 pytestmark = pytest.mark.slow
 SITES = ["north", "south"]

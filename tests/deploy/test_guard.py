@@ -9,7 +9,6 @@ from pathlib import Path
 
 import direct
 import pytest
-from federations import SIZE
 
 from konsil.config import check_experiment
 from konsil.deploy.coordinator import coordinate, without_places
@@ -19,6 +18,7 @@ from konsil.deploy.policy import Policy
 from konsil.deploy.site_client import SiteClient
 from konsil.errors import RoundFailed
 from konsil.federation.messages import Reply, Request
+from konsil.testing import SIZE
 from konsil.weights import Weights
 
 SITES = ["north", "south"]

@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
-from methods import toy
 from PIL import Image
 
 from konsil import cli
+from konsil import testing as toy
 from konsil.errors import RunError
 from konsil.evaluation.results import read_results
 from konsil.federation.runner import Run, read_plan

@@ -5,8 +5,8 @@ from itertools import permutations
 
 import pytest
 import torch
-from methods import toy
 
+from konsil import testing as toy
 from konsil.config import ServerConfig
 from konsil.errors import ConfigError, RoundFailed, StateError, UploadRefused
 from konsil.federation.engines.inprocess import InProcessEngine

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from methods import toy
 
+from konsil import testing as toy
 from konsil.errors import RoundFailed, StateError
 from konsil.federation.engines.inprocess import InProcessEngine
 from konsil.federation.messages import Request

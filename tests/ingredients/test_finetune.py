@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 import torch
-from methods import layered, toy
+from methods import layered
 from torch import nn
 
+from konsil import testing as toy
 from konsil.data import TrainingData
 from konsil.ingredients.context import TrainedNetwork
 from konsil.ingredients.finetune import fine_tune

@@ -1,7 +1,7 @@
 import pytest
-from methods import toy
 from torch import nn
 
+from konsil import testing as toy
 from konsil.errors import ConfigError
 from konsil.ingredients.partition import head_entries, norm_entries, norm_statistics
 from konsil.networks import NetworkSpec, build_network

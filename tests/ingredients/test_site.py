@@ -4,8 +4,8 @@ import math
 
 import pytest
 import torch
-from methods import toy
 
+from konsil import testing as toy
 from konsil.data import training_data
 from konsil.federation.state import SiteState
 from konsil.ingredients.site import Networks, Site

@@ -5,9 +5,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from methods import toy
 from torch import nn
 
+from konsil import testing as toy
 from konsil.data import TrainingData
 from konsil.errors import ConfigError
 from konsil.ingredients.context import Shared

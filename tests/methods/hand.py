@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from methods import toy
 from torch import nn
 
+from konsil import testing as toy
 from konsil.data import Images, TrainingData
 from konsil.ingredients.context import Shared
 from konsil.weights import Layout, Weights

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from methods import toy
 from torch import nn
 
+from konsil import testing as toy
 from konsil.data import TrainingData
 from konsil.federation.plan import Plan
 from konsil.weights import Weights

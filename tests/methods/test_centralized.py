@@ -1,6 +1,6 @@
 import numpy as np
-from methods import toy
 
+from konsil import testing as toy
 from konsil.data import training_data
 from konsil.federation.plan import POOLED_SITE
 from konsil.federation.state import SiteState

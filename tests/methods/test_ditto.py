@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from methods import hand, toy
+from methods import hand
+
+from konsil import testing as toy
 
 LR, LAMBDA = 0.3, 0.7
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from methods import hand, toy
+from methods import hand
 
+from konsil import testing as toy
 from konsil.weights import Weights
 
 START = (1.0, -1.0, 0.5)

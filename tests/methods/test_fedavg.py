@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 import torch
-from methods import toy
+
+from konsil import testing as toy
 
 A = toy.points([[0, 255]], [1])  # one image: x = (0, 1), y = 1
 B = toy.points([[255, 0], [255, 255], [0, 0]], [1, 0, 1])  # three images

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from methods import hand, toy
+from methods import hand
 from torch import nn
 
+from konsil import testing as toy
 from konsil.ingredients.soup import first_of_the_last, running_mean
 from konsil.weights import Weights
 

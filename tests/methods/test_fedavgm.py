@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-from methods import hand, toy
+from methods import hand
 from torch import nn
 
+from konsil import testing as toy
 from konsil.weights import Weights
 
 START = (1.0, -1.0, 0.5)

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from methods import layered, toy
+from methods import layered
 
+from konsil import testing as toy
 from konsil.errors import ConfigError
 
 BATCH_NORM = {"name": "unet", "width": 2, "norm": "batch"}

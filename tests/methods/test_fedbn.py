@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from methods import layered, toy
+from methods import layered
 from torch import nn
 
+from konsil import testing as toy
 from konsil.networks import build_network
 from konsil.weights import Weights
 

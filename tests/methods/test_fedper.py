@@ -1,7 +1,8 @@
 import pytest
 import torch
-from methods import layered, toy
+from methods import layered
 
+from konsil import testing as toy
 from konsil.weights import Weights
 
 

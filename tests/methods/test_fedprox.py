@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from methods import hand, toy
+from methods import hand
+
+from konsil import testing as toy
 
 START = (1.0, -1.0, 0.5)
 COUPLINGS = ["coupled", "decoupled"]

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from federations import copy_sites
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from methods import toy
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from konsil import testing as toy
 from konsil.config import TrainingConfig
 from konsil.data import Images, TrainingData
 from konsil.errors import ConfigError
@@ -376,7 +377,7 @@ EACH = {"name": "fedsm", "lambda": {"a": 0.7, "b": 0.7}, "label": "each"}
 def trained(request, squares, tmp_path_factory):
     """FedAvg, local and four FedSM on two equal sites: plan, folder, records."""
     folder = tmp_path_factory.mktemp("degenerate")
-    sites = toy.copy_sites(squares, folder / "data", {"a": ("north", 8), "b": ("south", 8)})
+    sites = copy_sites(squares, folder / "data", {"a": ("north", 8), "b": ("south", 8)})
     plan = toy.plan_of(
         sites,
         methods=["fedavg", "local", FEDSM, ALONE, TOGETHER, EACH],

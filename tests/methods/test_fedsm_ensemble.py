@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from methods import hand, toy
+from methods import hand
 
+from konsil import testing as toy
 from konsil.errors import ConfigError
 from konsil.networks.outputs import blended, to_logits, to_probabilities
 from konsil.supermodel import SuperModel

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from methods import hand, toy
+from methods import hand
 
+from konsil import testing as toy
 from konsil.federation.engines.inprocess import InProcessEngine
 from konsil.federation.server import Record
 from konsil.federation.state import SiteState

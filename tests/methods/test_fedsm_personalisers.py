@@ -1,8 +1,8 @@
 """Table 6 of FedSM: any personaliser in SoftPull's place; the global model does not notice."""
 
 import pytest
-from methods import toy
 
+from konsil import testing as toy
 from konsil.errors import ConfigError
 from konsil.ingredients.method import METHODS, Method
 from konsil.weights import Weights

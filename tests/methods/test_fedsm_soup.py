@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from methods import toy
 
+from konsil import testing as toy
 from konsil.ingredients.softpull import softpull
 from konsil.weights import Layout, Weights
 

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from methods import layered, toy
+from methods import layered
 
+from konsil import testing as toy
 from konsil.ingredients.finetune import FineTuned
 from konsil.ingredients.method import borrowed
 from konsil.weights import Weights

@@ -1,8 +1,8 @@
 from dataclasses import replace
 
 import numpy as np
-from methods import toy
 
+from konsil import testing as toy
 from konsil.data import training_data
 from konsil.federation.engines.inprocess import InProcessEngine
 from konsil.federation.messages import Request

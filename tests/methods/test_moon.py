@@ -6,9 +6,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from methods import hand, toy
+from methods import hand
 from torch import Tensor, nn
 
+from konsil import testing as toy
 from konsil.methods.moon import contrastive_loss
 from konsil.weights import Weights
 

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from methods import hand, toy
+from methods import hand
 from torch import nn
 
+from konsil import testing as toy
 from konsil.weights import Weights
 
 LR, ALPHA = 0.3, 0.2

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from methods import hand, toy
+from methods import hand
 from torch import nn
 
+from konsil import testing as toy
 from konsil.errors import ConfigError
 from konsil.weights import Weights
 

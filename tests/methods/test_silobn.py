@@ -1,6 +1,8 @@
 """The rule by hand is in test_fedbn.py, beside FedBN's."""
 
-from methods import layered, toy
+from methods import layered
+
+from konsil import testing as toy
 
 BATCH_NORM = {"name": "unet", "width": 2, "norm": "batch"}
 

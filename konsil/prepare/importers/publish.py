@@ -18,12 +18,12 @@ from typing import Any
 
 import yaml
 
-from konsil import __version__
 from konsil.config import parse_yaml
 from konsil.data.manifest import NAME, Shared, read_manifest
 from konsil.errors import DataError
 from konsil.files import write_text
 from konsil.prepare.importers.base import Case, Head, Importer, ImportReport, Options, Written
+from konsil.version import __version__
 
 BUILDING = ".importing"
 RECORDS = "imported"

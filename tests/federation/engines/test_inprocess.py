@@ -1,5 +1,4 @@
-from methods import toy
-
+from konsil import testing as toy
 from konsil.federation.engines import make_engine
 from konsil.federation.engines.inprocess import InProcessEngine
 from konsil.federation.messages import Failure, Reply, Request

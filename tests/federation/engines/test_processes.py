@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from methods import toy
+from federations import copy_sites
 
+from konsil import testing as toy
 from konsil.errors import RoundFailed
 from konsil.federation.engines.processes import ProcessEngine, deal_out
 from konsil.federation.site_worker import site_folder
@@ -26,7 +27,7 @@ def trio(shades, tmp_path_factory):
     """Three sites, two of them of one size."""
     folder = tmp_path_factory.mktemp("trio")
     sites = {"north": ("north", 4), "south": ("south", 6), "west": ("south", 5)}
-    return toy.copy_sites(shades, folder, sites)
+    return copy_sites(shades, folder, sites)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,261 @@
+"""What `import konsil` does with experiments; the command line does the same through here.
+
+Heavy things are imported when they are needed: asking a super model takes no training code.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from rich.console import Console
+
+from konsil.config import Experiment, FederationConfig, TaskConfig, explain, read_experiment
+from konsil.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from konsil.data import Federation
+    from konsil.federation.plan import Plan
+    from konsil.supermodel import SuperModel
+
+B = TypeVar("B", bound=BaseModel)
+WIDTH = 120  # columns of a printed result, where no terminal says otherwise
+
+
+def run(
+    experiment: str | Path | Mapping[str, Any] | Experiment,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    plugins: Sequence[str | Path] = (),
+    quiet: bool = False,
+) -> RunResult:
+    """Train and compare the methods of an experiment: `konsil run`, from Python.
+
+    `experiment`: its file, the same keys as a dict, or an `Experiment`. `overrides` replace keys
+    of it: `{"rounds": 10, "methods.fedsm.lambda": 0.8}`. The folder is `out`, or runs/<name>;
+    with `resume` a run that stopped there goes on. `plugins`: files with methods of your own;
+    a method that was defined right here, in a notebook's cell, is simply used by its name.
+    """
+    from konsil.federation.compute import settings_kept
+
+    source = Path(experiment) if isinstance(experiment, str) else experiment
+    checked = read_experiment(source, overrides or {}, plugins)
+    console = Console(quiet=quiet)
+    folder = run_folder(checked, out)
+    with settings_kept():
+        plan, federation = prepare(checked, resume, console)
+        try:
+            return train(plan, federation, folder, resume, console)
+        except KeyboardInterrupt as stop:
+            stop.add_note(f"what is done is in {folder}: the same call with resume=True goes on")
+            raise
+
+
+def run_folder(experiment: Experiment, out: str | Path | None) -> Path:
+    """Where a run is kept."""
+    return Path("runs") / experiment.name if out is None else Path(out)
+
+
+def prepare(experiment: Experiment, resume: bool, console: Console) -> tuple[Plan, Federation]:
+    """Check everything, read the federation and print the plan: what is done before round 1."""
+    with _status(console, "starting"):
+        from konsil.federation.plan import Plan
+        from konsil.registry import load_plugins
+        from konsil.report.plan import print_plan
+
+        load_plugins(experiment.plugins)  # a mistake there is found before images are read
+        _refuse_methods_of_this_session(experiment, resume)
+    federation = _opened(experiment.federation, experiment.task, console)
+    plan = Plan.of(experiment, federation)
+    print_plan(console, plan, federation.warnings)
+    return plan, federation
+
+
+def train(
+    plan: Plan, federation: Federation, folder: Path, resume: bool, console: Console
+) -> RunResult:
+    """All rounds of all jobs in a folder, with progress, and the figures at the end."""
+    from konsil.federation.runner import Run
+    from konsil.observers.progress import ProgressBar
+    from konsil.report.figures import draw_figures
+
+    progress = ProgressBar(console)
+    work = Run(plan, folder, [progress])
+    try:
+        work.prepare(resume, federation.write_splits)
+        progress.start()
+        work.go()
+        progress.close()
+        with _status(console, "drawing"):
+            draw_figures(folder, plan)
+    finally:
+        progress.close()
+        work.close()
+    return RunResult(folder, plan)
+
+
+@dataclass(frozen=True, repr=False)
+class RunResult:
+    """What a run has left in its folder. In a notebook it shows the table of `konsil show`."""
+
+    folder: Path
+    plan: Plan
+
+    @cached_property
+    def results(self) -> list[dict[str, Any]]:
+        """The rows of results.csv (docs/run-folder.md): `pandas.DataFrame(result.results)`."""
+        return self._rows("results.csv")
+
+    @cached_property
+    def results_last(self) -> list[dict[str, Any]]:
+        """The same of the models after the last round, instead of the best checkpoints."""
+        return self._rows("results-last.csv")
+
+    def _rows(self, name: str) -> list[dict[str, Any]]:
+        from konsil.evaluation.results import read_results
+
+        return [row._asdict() for row in read_results(self.folder / name)]
+
+    @property
+    def figures(self) -> dict[str, Path]:
+        """The pictures, by name: `curves`, `sites`, `predictions` and more."""
+        return {path.stem: path for path in sorted((self.folder / "figures").glob("*.png"))}
+
+    def super_model(
+        self, method: str | None = None, seed: int | None = None, device: str = "cpu"
+    ) -> SuperModel:
+        """The super model of a method (its label) and seed; neither is needed if there is one."""
+        wanted = f"{method or '*'}/seed{'*' if seed is None else seed}/supermodel"
+        return _only_super_model(self.folder, wanted, device)
+
+    def __repr__(self) -> str:
+        methods = ", ".join(method.title for method in self.plan.experiment.methods)
+        return f"<konsil run {self.folder}: {methods} at {len(self.plan.sites)} sites>"
+
+    def __str__(self) -> str:
+        return self._shown().export_text()
+
+    def _repr_html_(self) -> str:
+        page = "<pre style='white-space: pre; line-height: 1.2; overflow-x: auto'>{code}</pre>"
+        return self._shown().export_html(inline_styles=True, code_format=page)
+
+    def _shown(self) -> Console:
+        from konsil.report.show import show_run
+
+        console = Console(
+            record=True, file=io.StringIO(), width=WIDTH, force_jupyter=False, force_terminal=True
+        )
+        show_run(console, self.folder)
+        return console
+
+
+def load(folder: str | Path, device: str = "cpu") -> SuperModel:
+    """The super model of its folder, or of a run's folder that holds exactly one."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise RunError(f"{folder}: no such folder")
+    own = (folder / "model.json").exists()
+    return _only_super_model(folder, "." if own else "*/seed*/supermodel", device)
+
+
+def _only_super_model(folder: Path, wanted: str, device: str) -> SuperModel:
+    from konsil.supermodel import SuperModel
+
+    found = sorted(path.parent for path in folder.glob(f"{wanted}/model.json"))
+    if not found:
+        raise RunError(
+            f"{folder}: no super model in {wanted}; FedSM and its relatives leave one when a job "
+            "is done"
+        )
+    if len(found) > 1:
+        names = ", ".join(str(path) for path in found)
+        raise RunError(f"{folder}: several super models; load one of {names}")
+    return SuperModel.load(found[0], device)
+
+
+def open_federation(
+    source: str | Path | Mapping[str, Any] | FederationConfig,
+    task: Mapping[str, Any] | TaskConfig | None = None,
+    *,
+    quiet: bool = False,
+) -> Federation:
+    """Find, check, split and decode the images of a federation.
+
+    `source`: a folder of sites, a CSV, a federation file (or the folder with it), or the keys
+    that an experiment has under `federation`; `task`: those under `task`.
+    """
+    given = _place(Path(source)) if isinstance(source, str | Path) else source
+    config = _checked(FederationConfig, given, "federation")
+    return _opened(config, _checked(TaskConfig, task or {}, "task"), Console(quiet=quiet))
+
+
+def _place(path: Path) -> dict[str, Any]:
+    """Which of an experiment's keys a path belongs to."""
+    if path.suffix == ".csv":
+        return {"csv": path}
+    is_file = path.suffix in (".yaml", ".yml") or (path / "federation.yaml").exists()
+    return {"file" if is_file else "folder": path}
+
+
+def _checked(model: type[B], given: Mapping[str, Any] | B, source: str) -> B:
+    try:
+        return model.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(explain(error, source, model)) from None
+
+
+def _opened(config: FederationConfig, task: TaskConfig, console: Console) -> Federation:
+    from konsil import data
+
+    with _status(console, "reading the federation") as update:
+        return data.open_federation(
+            config, task, lambda site, done, all_: update(f"decoding {site}: {done}/{all_}")
+        )
+
+
+def _refuse_methods_of_this_session(experiment: Experiment, resume: bool) -> None:
+    """A method that only this process knows can neither be sent to others nor be resumed."""
+    title = next(iter(_methods_of_this_session(experiment)), None)
+    cure = "put it into a file and give it with plugins=[...] (--plugin FILE.py)"
+    if title is not None and experiment.engine.name != "inprocess":
+        raise ConfigError(
+            f"methods.{title}: defined in this session, where worker processes do not find it; "
+            f"{cure}, or set engine.name to inprocess"
+        )
+    if title is not None and resume:
+        raise ConfigError(
+            f"methods.{title}: defined in this session, so that nobody can tell whether it is "
+            f"still what the run began with; {cure}"
+        )
+
+
+def _methods_of_this_session(experiment: Experiment) -> Iterator[str]:
+    """Those neither from a package that is searched nor from a plugin file."""
+    from konsil.ingredients.method import METHODS, method_class
+    from konsil.registry import PREFIX
+
+    installed = {entry.module for entry in entry_points(group=METHODS.package)}
+    packages = {"konsil", *(module.partition(".")[0] for module in installed)}
+    for config in experiment.methods:
+        home = method_class(config).__module__
+        if home.partition(".")[0] not in packages and not home.startswith(PREFIX):
+            yield config.title
+
+
+@contextmanager
+def _status(console: Console, text: str) -> Iterator[Callable[[str], None]]:
+    """A spinner on a terminal; nothing in a notebook or a file."""
+    if not console.is_terminal:
+        yield lambda text: None
+        return
+    with console.status(text) as status:
+        yield status.update
