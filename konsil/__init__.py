@@ -21,9 +21,17 @@ if TYPE_CHECKING:  # for type checkers and editors; the same names as in _HOMES
     from konsil.api import RunResult, load, open_federation, run
     from konsil.config import Experiment
     from konsil.errors import ConfigError, KonsilError
-    from konsil.ingredients.context import Context, Means, MethodSettings, TrainedNetwork, Upload
+    from konsil.ingredients.context import (
+        Context,
+        Means,
+        MethodSettings,
+        Shared,
+        TrainedNetwork,
+        Upload,
+    )
     from konsil.ingredients.learner import Learner
     from konsil.ingredients.method import Method, method
+    from konsil.ingredients.piece import Averaged, Personal, Piece, train
     from konsil.ingredients.site import Site
     from konsil.weights import Parts, Weights, mix
 
@@ -37,6 +45,7 @@ __all__ = [  # noqa: RUF022  grouped by what one wants to do
     "open_federation",
     "run",
     # write a method
+    "Averaged",
     "ConfigError",
     "Context",
     "Learner",
@@ -44,12 +53,16 @@ __all__ = [  # noqa: RUF022  grouped by what one wants to do
     "Method",
     "MethodSettings",
     "Parts",
+    "Personal",
+    "Piece",
+    "Shared",
     "Site",
     "TrainedNetwork",
     "Upload",
     "Weights",
     "method",
     "mix",
+    "train",
     # test it
     "testing",
 ]
@@ -58,9 +71,17 @@ _HOMES = {
     "api": ("RunResult", "load", "open_federation", "run"),
     "config": ("Experiment",),
     "errors": ("ConfigError", "KonsilError"),
-    "ingredients.context": ("Context", "Means", "MethodSettings", "TrainedNetwork", "Upload"),
+    "ingredients.context": (
+        "Context",
+        "Means",
+        "MethodSettings",
+        "Shared",
+        "TrainedNetwork",
+        "Upload",
+    ),
     "ingredients.learner": ("Learner",),
     "ingredients.method": ("Method", "method"),
+    "ingredients.piece": ("Averaged", "Personal", "Piece", "train"),
     "ingredients.site": ("Site",),
     "weights": ("Parts", "Weights", "mix"),
 }

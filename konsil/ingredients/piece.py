@@ -178,7 +178,7 @@ class Averaged(Piece):
     def begin(self, site: Site, shared: Shared) -> None:
         self.site = site
         self.w = site.learner(self.part, self.to_train(site, shared))
-        self.began = self.w.parameters.clone() if self.step is not plain_step else Tensor()
+        self.began = self.w.parameters.clone()
 
     def on_batch(self, x: Tensor, y: Tensor) -> None:
         self.step(self.w, self.site.task.loss(self.w(x), y), self.began)

@@ -15,6 +15,7 @@ from konsil.testing.checks import CHECKS, Trial, check_method
 from konsil.testing.linear import Linear, Regression, means, points
 from konsil.testing.runs import (
     SIZE,
+    Overheard,
     Shuffled,
     Tampered,
     plan_of,
@@ -33,6 +34,7 @@ __all__ = [
     "CHECKS",
     "SIZE",
     "Linear",
+    "Overheard",
     "Regression",
     "Shuffled",
     "Tampered",

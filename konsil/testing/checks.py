@@ -8,13 +8,16 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+import torch
+from torch import Tensor
 
 from konsil.config import ComputeConfig
 from konsil.data import Images
@@ -31,6 +34,7 @@ from konsil.methods.fedsm_extra import TwoPhases
 from konsil.registry import load_plugins
 from konsil.testing.runs import (
     SIZE,
+    Overheard,
     Shuffled,
     plan_of,
     same_parts,
@@ -42,8 +46,14 @@ from konsil.testing.runs import (
     write_shades,
     write_squares,
 )
+from konsil.weights import Weights
 
 ROUNDS = 3
+STATISTICS_ROUNDS = 4
+BATCH_NORM = {
+    "network": {"name": "unet", "width": 2, "norm": "batch"},
+    "training": {"batch_size": 2, "lr": 1e-2},
+}
 SITES = {"north": 8, "south": 12}  # unequal
 MODELS = {"global", "personal", "centralized"}  # parts that begin as the network does
 CLASSIFICATION = {"name": "classification", "normalise": False}  # brightness is the class
@@ -233,6 +243,27 @@ def norm_layers(trial: Trial) -> None:
         trial.hold(finite, f"{norm} norm: infinite or undefined values")
 
 
+def statistics_of_images(trial: Trial) -> None:
+    """With batch norm, what is shared has running statistics between those that sites have had.
+
+    Statistics are measured on images. A method that calculates with them as with weights (a step
+    beyond the mean, a sum of differences) ends with statistics that no image has.
+    """
+    plan, folder = trial.plan(rounds=STATISTICS_ROUNDS, **BATCH_NORM), trial.fresh()
+    engine = Overheard(InProcessEngine(plan, folder))
+    listener = server(plan, folder, engine=engine)
+    hull = Hull(listener.record.shared.values())
+    for number in range(1, STATISTICS_ROUNDS + 1):
+        listener._round(number)
+        hull.widen(part for reply in engine.replies for part in reply.parts.values())
+        beyond = [name for name, part in listener.record.shared.items() if not hull.holds(part)]
+        trial.hold(
+            not beyond,
+            f"{', '.join(beyond)}: running statistics beyond those of every site; take the "
+            "mean's (`with_statistics_of`, `mix`)",
+        )
+
+
 def one_site(trial: Trial) -> None:
     """A federation of one, and the other task."""
     plan = trial.classification(only=["north"], rounds=trial.few_rounds)
@@ -300,13 +331,37 @@ def equal_batches(trial: Trial) -> None:
 CHECKS: dict[str, Callable[[Trial], None]] = {
     check.__name__: check
     for check in (
-        learns, resumes, another_seed, any_order, missing_site, norm_layers, one_site, classifies,
-        state_serialises, no_test_image, equal_start, equal_batches,
+        learns, resumes, another_seed, any_order, missing_site, norm_layers, statistics_of_images,
+        one_site, classifies, state_serialises, no_test_image, equal_start, equal_batches,
     )
 }  # fmt: skip
 
 
 # --- helpers --------------------------------------------------------------------------------------
+
+
+class Hull:
+    """The range of every running statistic that has been seen, by layout."""
+
+    ROUNDING = 1e-5
+
+    def __init__(self, parts: Iterable[Weights]) -> None:
+        self._ranges: dict[str, tuple[Tensor, Tensor]] = {}
+        self.widen(parts)
+
+    def widen(self, parts: Iterable[Weights]) -> None:
+        """Take in these parts' statistics."""
+        for part in parts:
+            own = part.flat[part.layout.statistics]
+            low, high = self._ranges.get(part.layout.key, (own, own))
+            self._ranges[part.layout.key] = torch.minimum(low, own), torch.maximum(high, own)
+
+    def holds(self, part: Weights) -> bool:
+        """Whether a part's statistics lie within what was seen of its kind; a new kind does."""
+        own = part.flat[part.layout.statistics]
+        low, high = self._ranges.get(part.layout.key, (own, own))
+        slack = self.ROUNDING * (1 + torch.maximum(low.abs(), high.abs()))
+        return bool(((own >= low - slack) & (own <= high + slack)).all())
 
 
 def _same_state(a: SiteState, b: SiteState) -> bool:

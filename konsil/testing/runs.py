@@ -131,6 +131,7 @@ def same_record(a: Record, b: Record) -> bool:
         and same_parts(a.best, b.best)
         and a.best_scores == b.best_scores
         and a.history == b.history
+        and a.shared.notes == b.shared.notes
     )
 
 
@@ -147,6 +148,28 @@ class Shuffled:
         mixed = list(requests)
         self.random.shuffle(mixed)
         yield from self.engine.exchange(mixed, deadline)
+
+    def close(self) -> None:
+        """End the engine."""
+        self.engine.close()
+
+
+class Overheard:
+    """An engine that remembers the replies of the last round."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.replies: list[Reply] = []
+
+    def exchange(
+        self, requests: Sequence[Request], deadline: float | None = None
+    ) -> Iterator[Reply | Failure]:
+        """As the engine does it."""
+        self.replies = []
+        for answer in self.engine.exchange(requests, deadline):
+            if isinstance(answer, Reply):
+                self.replies.append(answer)
+            yield answer
 
     def close(self) -> None:
         """End the engine."""
