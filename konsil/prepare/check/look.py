@@ -98,9 +98,15 @@ def look_at(
     progress = _Progress(listing.items, report)
     seen: list[Seen] = []
     found = Findings()
-    pictures = all(is_picture(item.image) for item in listing.items)
-    with closing((by_processes if pictures else by_threads)(looker, listing.items)) as results:
-        for item, result in zip(listing.items, results, strict=True):
+    items = listing.items
+    pictures = all(is_picture(item.image) for item in items)
+    made = (
+        by_processes(looker, items, lambda item: item.image)
+        if pictures
+        else by_threads(looker, items)
+    )
+    with closing(made) as results:
+        for item, result in zip(items, results, strict=True):
             if isinstance(result, BadFile):
                 found.add_file(result.name, result)
             else:

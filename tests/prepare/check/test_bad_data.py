@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-import volume_files as files
+from tests.data import volume_files as files
 from PIL import Image
 
 from konsil.errors import DataError

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-import volume_files as files
+from tests.data import volume_files as files
 from PIL import Image, ImageEnhance
 from rich.console import Console
 

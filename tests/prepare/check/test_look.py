@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
-import volume_files as files
+from tests.data import volume_files as files
 
 from konsil.config import FederationConfig, TaskConfig
 from konsil.data.findings import Findings
