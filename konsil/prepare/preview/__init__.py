@@ -12,7 +12,7 @@ from konsil.prepare.check import CheckResult, check_federation
 from konsil.prepare.check.look import Report
 from konsil.prepare.preview.page import Content, render
 from konsil.prepare.preview.sheets import Picture, choose, draw
-from konsil.prepare.preview.shift import distances, embed, guess_sites, measured
+from konsil.prepare.preview.shift import measure_shift
 
 __all__ = ["write_preview"]
 
@@ -35,15 +35,8 @@ def write_preview(
     if not result.seen:
         reasons = "; ".join(problem.what for problem in result.errors) or "no images"
         raise DataError(f"{path}: nothing to show: {reasons}. `konsil data check` says more")
-    data = measured(result.seen, result.images, seed)
-    content = Content(
-        result=result,
-        data=data,
-        distances=distances(data),
-        map=embed(data),
-        guess=guess_sites(data, seed),
-        sheets=_sheets(result, images, seed, report),
-    )
+    shift = measure_shift(result.seen, result.images, seed)
+    content = Content(result, shift, _sheets(result, images, seed, report))
     try:
         write_text(out, render(content))
     except OSError as error:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from konsil.colours import STRUCTURE_COLOURS
+from konsil.colours import structure_colour
 from konsil.data.findings import BadFile
 from konsil.data.image_with_masks import open_with_masks
 from konsil.data.manifest import Manifest
@@ -97,11 +97,6 @@ class _Drawer:
         for number, name in enumerate(self.structures, 1):
             drawn[_outline(_resized(layers[name], size))] = number
         return _png(drawn, len(self.structures)) if drawn.any() else ""
-
-
-def structure_colour(number: int) -> str:
-    """The colour of a structure, by its place in the list."""
-    return STRUCTURE_COLOURS[number % len(STRUCTURE_COLOURS)]
 
 
 def _small(size: tuple[int, int]) -> tuple[int, int]:

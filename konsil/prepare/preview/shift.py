@@ -76,6 +76,24 @@ def statistics_named(columns: int) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Shift:
+    """What is known of how sites differ."""
+
+    data: Measured
+    distances: Floats  # [sites, sites]
+    map: Map
+    guess: SiteGuess | None
+
+
+def measure_shift(seen: Sequence[Seen], images: Sequence[Item], seed: int) -> Shift | None:
+    """Everything there is to know of it; None of a single site."""
+    data = measured(seen, images, seed)
+    if len(data.sites) < 2:
+        return None
+    return Shift(data, distances(data), embed(data), guess_sites(data, seed))
+
+
 # --- distances ----------------------------------------------------------------------------------
 
 
@@ -129,18 +147,13 @@ def _standardised(values: Floats) -> Floats:
 
 
 def _components(values: Floats, count: int) -> tuple[Floats, float]:
-    """Principal components [n, count] and the part of the variance in them.
+    """Principal components [n, at most count] and the part of the variance in them."""
+    from sklearn.decomposition import PCA
 
-    A component's sign is chosen so that its largest weight is positive: the same everywhere.
-    """
-    centred = values - values.mean(axis=0)
-    weights, directions = np.linalg.eigh(centred.T @ centred)
-    chosen = directions[:, ::-1][:, :count]
-    signs = np.sign(chosen[np.abs(chosen).argmax(axis=0), range(chosen.shape[1])])
-    total = max(float(weights.sum()), 1e-12)
-    points = centred @ (chosen * signs)
-    missing = count - points.shape[1]
-    return np.pad(points, ((0, 0), (0, missing))), float(weights[::-1][:count].sum()) / total
+    pca = PCA(min(count, *values.shape), svd_solver="full")
+    with np.errstate(invalid="ignore"):  # images that are all alike have no variance to explain
+        points: Floats = pca.fit_transform(values)
+    return points, float(np.nan_to_num(pca.explained_variance_ratio_).sum())
 
 
 # --- guessing the site --------------------------------------------------------------------------

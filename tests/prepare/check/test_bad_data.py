@@ -4,11 +4,11 @@ import io
 
 import numpy as np
 import pytest
-from tests.data import volume_files as files
 from PIL import Image
 
 from konsil.errors import DataError
 from konsil.prepare.check import check_federation
+from tests.data import volume_files as files
 
 PICTURES = """
     {top}

@@ -5,12 +5,12 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.data import volume_files as files
 from PIL import Image, ImageEnhance
 from rich.console import Console
 
 from konsil.prepare.check import check_federation
 from konsil.prepare.check.show import print_check
+from tests.data import volume_files as files
 
 TWO_SITES = """
     structures: {disc: [128, 255], cup: [255]}

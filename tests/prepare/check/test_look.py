@@ -4,7 +4,6 @@ import hashlib
 
 import numpy as np
 import pytest
-from tests.data import volume_files as files
 
 from konsil.config import FederationConfig, TaskConfig
 from konsil.data.findings import Findings
@@ -12,6 +11,7 @@ from konsil.data.listing import list_manifest
 from konsil.data.manifest import read_manifest
 from konsil.data.origin import FileSource
 from konsil.prepare.check.look import STATISTICS, look_at
+from tests.data import volume_files as files
 
 SITES = "sites: {a: {images: a/images/*.png, labels: a/masks/*.png}}\n"
 

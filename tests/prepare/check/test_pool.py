@@ -114,7 +114,7 @@ def test_work_is_not_done_far_ahead_of_who_takes_it(way):
 
 
 def test_an_interrupt_ends_all_without_a_word(tmp_path):
-    """Ctrl-C reaches every process of the terminal: the parent's KeyboardInterrupt alone is told."""
+    """Ctrl-C reaches every process of the terminal; the parent alone has something to say."""
     script = (
         "import time\n"
         "from konsil.prepare.check import pool\n"
