@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from konsil.data.manifest import read_manifest
+from konsil.data.sources import Item
 from konsil.errors import DataError
 from konsil.files import write_text
 from konsil.prepare.check import CheckResult, check_federation
@@ -49,21 +50,11 @@ def write_preview(
 def _sheets(
     result: CheckResult, images: int, seed: int, report: Report | None
 ) -> dict[str, list[Picture]]:
-    manifest = read_manifest(result.path)
     structures = result.labels if result.task == "segmentation" else ()
-    chosen = {
-        site: choose([one for one in result.seen if one.item.site == site], images, seed)
-        for site in result.sites
-    }
-    total = sum(map(len, chosen.values()))
-    sheets: dict[str, list[Picture]] = {}
-    before = 0
-    for site, items in chosen.items():
-
-        def count(done: int, before: int = before) -> None:
-            if report is not None:
-                report("pictures drawn", before + done, total)
-
-        sheets[site] = draw(manifest, items, structures, count)
-        before += len(items)
+    sheets: dict[str, list[Picture]] = {site: [] for site in result.sites}
+    chosen: list[Item] = []
+    for site in sheets:
+        chosen += choose([one for one in result.seen if one.item.site == site], images, seed)
+    for item, picture in draw(read_manifest(result.path), chosen, structures, report):
+        sheets[item.site].append(picture)
     return sheets
