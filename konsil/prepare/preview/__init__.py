@@ -11,7 +11,7 @@ from konsil.errors import DataError
 from konsil.files import write_text
 from konsil.prepare.check import CheckResult, check_federation
 from konsil.prepare.check.look import Report
-from konsil.prepare.preview.page import Content, render
+from konsil.prepare.preview.page import render
 from konsil.prepare.preview.sheets import Picture, choose, draw
 from konsil.prepare.preview.shift import measure_shift
 
@@ -37,9 +37,9 @@ def write_preview(
         reasons = "; ".join(problem.what for problem in result.errors) or "no images"
         raise DataError(f"{path}: nothing to show: {reasons}. `konsil data check` says more")
     shift = measure_shift(result.seen, result.images, seed)
-    content = Content(result, shift, _sheets(result, images, seed, report))
+    sheets = _sheets(result, images, seed, report)
     try:
-        write_text(out, render(content))
+        write_text(out, render(result, shift, sheets))
     except OSError as error:
         raise DataError(
             f"{out}: cannot be written ({error.strerror}); choose another place by --out"

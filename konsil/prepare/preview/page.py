@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,30 +12,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from konsil.colours import FIXED_COLOURS, FURTHER_COLOURS, structure_colour
 from konsil.data.sources import Item
 from konsil.prepare.check import CheckResult
+from konsil.prepare.check.look import PERCENTILES
 from konsil.prepare.preview.charts import MAP_HEIGHT, WIDE, Areas, ceiling, densities, dots, line
 from konsil.prepare.preview.sheets import Picture
-from konsil.prepare.preview.shift import COARSE, Shift, statistics_named
+from konsil.prepare.preview.shift import COARSE, Shift
 from konsil.prepare.preview.words import problems_in_words, what_it_means
 
 COLOURS = (*(FIXED_COLOURS[name] for name in ("fedavg", "fedsm", "fedsoup")), *FURTHER_COLOURS)
 
 
-@dataclass(frozen=True)
-class Content:
-    """Everything that goes onto the page."""
-
-    result: CheckResult
-    shift: Shift | None  # None: one site
-    sheets: Mapping[str, Sequence[Picture]]
-
-    @property
-    def colours(self) -> dict[str, str]:
-        """A colour for every site."""
-        return {s: COLOURS[k % len(COLOURS)] for k, s in enumerate(self.result.sites)}
-
-
-def render(content: Content) -> str:
-    """The whole file."""
+def render(
+    result: CheckResult, shift: Shift | None, sheets: Mapping[str, Sequence[Picture]]
+) -> str:
+    """The whole file; `shift` is None if there is one site only."""
     pages = Environment(
         loader=PackageLoader("konsil.prepare.preview"),
         autoescape=True,  # names of sites and classes are anybody's
@@ -44,19 +32,21 @@ def render(content: Content) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.globals.update(
+    return pages.get_template("page.html").render(
+        _values(result, shift),
+        sheets=sheets,
         coarse=COARSE,
         map_height=MAP_HEIGHT,
-        wide=WIDE,
-        statistics_named=statistics_named,
+        percentiles=PERCENTILES,
         structure_colour=structure_colour,
         what_it_means=what_it_means,
+        wide=WIDE,
     )
-    return pages.get_template("page.html").render(_values(content))
 
 
-def _values(content: Content) -> dict[str, Any]:
-    result, sites = content.result, content.result.sites
+def _values(result: CheckResult, shift: Shift | None) -> dict[str, Any]:
+    sites = result.sites
+    colours = {site: COLOURS[k % len(COLOURS)] for k, site in enumerate(sites)}
     errors, warnings = problems_in_words(result)
     curves = _curves(result)
     images = sum(own.images for own in sites.values())
@@ -66,27 +56,24 @@ def _values(content: Content) -> dict[str, Any]:
         "sites": sites,
         "segmentation": result.task == "segmentation",
         "volumes": any(own.volumes for own in sites.values()),
-        "colours": content.colours,
+        "colours": colours,
         "errors": errors,
         "warnings": warnings,
-        "shift": content.shift,
-        "dots": _dots(content),
+        "shift": shift,
+        "dots": _dots(shift, result.task, colours) if shift else [],
         "curves": curves,
         "mean_curve": np.mean(list(curves.values()), axis=0),
         "line": lambda curve, *size: line(curve, ceiling(curves), *size),
         "areas_of": partial(_areas, result),
-        "sheets": content.sheets,
     }
 
 
-def _dots(content: Content) -> list[tuple[str, str, str, str]]:
+def _dots(shift: Shift, task: str, colours: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
     """Place, colour and words of every image; nothing that leads to a patient."""
-    if content.shift is None:
-        return []
-    items, task, colours = content.shift.data.items, content.result.task, content.colours
+    items = shift.data.items
     return [
         (x, y, colours[items[k].site], _what_it_is(items[k], task))
-        for k, x, y in dots(content.shift.map.points)
+        for k, x, y in dots(shift.map.points)
     ]
 
 

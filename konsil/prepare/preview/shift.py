@@ -65,17 +65,6 @@ def _drawn(items: Sequence[Item], seed: int) -> list[int]:
     return sorted(kept)
 
 
-def statistics_named(columns: int) -> str:
-    """What the statistics are, in words."""
-    channels = columns // len(STATISTICS)
-    of = "of the grey levels" if channels == 1 else "of red, green and blue"
-    percentiles = [name.split()[-1] for name in STATISTICS if name.startswith("percentile")]
-    return (
-        f"mean, standard deviation and percentiles {', '.join(percentiles[:-1])} and "
-        f"{percentiles[-1]} {of}"
-    )
-
-
 @dataclass(frozen=True)
 class Shift:
     """What is known of how sites differ."""
@@ -84,6 +73,11 @@ class Shift:
     distances: Floats  # [sites, sites]
     map: Map
     guess: SiteGuess | None
+
+    @property
+    def coloured(self) -> bool:
+        """Whether the statistics are of red, green and blue instead of grey."""
+        return self.data.statistics.shape[1] > len(STATISTICS)
 
 
 def measure_shift(seen: Sequence[Seen], images: Sequence[Item], seed: int) -> Shift | None:
