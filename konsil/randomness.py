@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def derive(*names: object) -> int:
@@ -21,12 +23,16 @@ def derive(*names: object) -> int:
 
 def generator(*names: object) -> torch.Generator:
     """A CPU generator of its own for this purpose."""
+    import torch  # here and not above: who only derives a seed does without
+
     return torch.Generator().manual_seed(derive(*names))
 
 
 @contextmanager
 def global_stream(*names: object) -> Iterator[None]:
     """Seed torch's global generator (initial weights, dropout) and put it back afterwards."""
+    import torch
+
     with torch.random.fork_rng():
         torch.manual_seed(derive(*names))
         yield

@@ -51,19 +51,19 @@ class Panel:
     def _super_model(self) -> SuperModel:
         return SuperModel.load(self.folder / "supermodel", self.device)
 
-    def opinions(self, site: str, images: Tensor) -> list[Answered]:
+    def ask(self, site: str, images: Tensor) -> list[Answered]:
         """What every role says of these images of the site."""
-        found = []
+        answered = []
         for role in (*self.method.shared_roles, *self.method.private_roles):
             logits = self._logits(self._weights(role, site), images)
-            found.append(Answered(Series(self.title, role), logits))
+            answered.append(Answered(Series(self.title, role), logits))
         if self.method.super_model:
-            answer = self._super_model.answer(images)
-            names = [self._super_model.facts.sites[i] for i in answer.route.site.tolist()]
-            special = answer.route.specialist.tolist()
+            said = self._super_model.answer(images)
+            names = [self._super_model.facts.sites[i] for i in said.route.site.tolist()]
+            special = said.route.specialist.tolist()
             asked = [n if s else GLOBAL for n, s in zip(names, special, strict=True)]
-            found.append(Answered(Series(self.title, "super"), answer.logits.cpu(), asked))
-        return found
+            answered.append(Answered(Series(self.title, "super"), said.logits.cpu(), asked))
+        return answered
 
     def _weights(self, role: str, site: str) -> Weights:
         if role in self.method.shared_roles:
@@ -77,12 +77,12 @@ class Panel:
         return logits.cpu()
 
 
-def answers_on(
+def ask_all(
     panels: Sequence[Panel], site: str, images: Images, index: Sequence[int]
 ) -> list[Answered]:
     """What every model of every job says of some of a site's images."""
     x, _ = images.batch(torch.tensor(index))
-    return [opinion for panel in panels for opinion in panel.opinions(site, x)]
+    return [answered for panel in panels for answered in panel.ask(site, x)]
 
 
 def median_scores(
@@ -92,8 +92,8 @@ def median_scores(
     pieces = []
     for index in torch.arange(len(images)).split(EVALUATION_BATCH):
         _, y = images.batch(index)
-        opinions = answers_on(panels, site, images, index.tolist())
-        scores = torch.stack([score(opinion.logits, y) for opinion in opinions])
+        answered = ask_all(panels, site, images, index.tolist())
+        scores = torch.stack([score(one.logits, y) for one in answered])
         pieces.append(np.median(scores.numpy(), axis=0))
     return np.concatenate(pieces)
 

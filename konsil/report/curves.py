@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from konsil.report.lambdas import LAMBDA
 from konsil.report.series import Series, metric_name
-from konsil.report.style import DASHES, new_figure
+from konsil.report.style import DASHES, draw_rounds, new_figure
 
 SELECTOR = "selector_accuracy"
 Curves = dict[Series, dict[int, list[float]]]  # round -> the values of all seeds
@@ -64,7 +64,8 @@ def _draw_lines(
     axes.grid(axis="y")
     ends: dict[Line2D, tuple[float, str]] = {}
     for series, curve in curves.items():
-        line = _draw_line(axes, curve, series, colours[series.method])
+        style = DASHES.get(series.role, "-")
+        line = draw_rounds(axes, curve, colours[series.method], linestyle=style)
         # Equal curves (FedSM's global model is FedAvg's) lie on each other: show each.
         followers = list(curves)[list(curves).index(series) + 1 :]
         line.set_linewidth(1.5 + 2.0 * sum(curves[f] == curve for f in followers))
@@ -73,15 +74,6 @@ def _draw_lines(
     ordered = sorted(ends, key=lambda line: -ends[line][0])
     place: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "alignment": "left"}
     axes.legend(ordered, [ends[line][1] for line in ordered], title="at the end", **place)
-
-
-def _draw_line(axes: Axes, curve: Mapping[int, list[float]], series: Series, colour: str) -> Line2D:
-    rounds = sorted(curve)
-    low, mean, high = ([float(f(curve[r])) for r in rounds] for f in (min, np.mean, max))
-    if low != high:
-        axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
-    (line,) = axes.plot(rounds, mean, color=colour, linestyle=DASHES.get(series.role, "-"))
-    return line
 
 
 def _range(curves: Curves) -> tuple[float, float]:

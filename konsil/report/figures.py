@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from konsil.data import test_images
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, read_results
 from konsil.federation.plan import Job, Plan
-from konsil.report.answers import Panel, answers_on, at_quantiles, median_scores, score_of
+from konsil.report.answers import Panel, ask_all, at_quantiles, median_scores, score_of
 from konsil.report.curves import curves_of, draw_curves
 from konsil.report.lambdas import draw_lambdas, lambdas_of
 from konsil.report.predictions import PictureRow, draw_predictions, picture_rows
@@ -99,6 +99,6 @@ def _rows_of_site(
     chosen = []
     for labels, quantiles in (([site], [TYPICAL]), ([f"{q:.0%}" for q in SPREAD], SPREAD)):
         index = at_quantiles(scores, quantiles)
-        opinions = answers_on(panels, site, images, index)
-        chosen.append(picture_rows(labels[: len(index)], images, index, opinions))
+        answered = ask_all(panels, site, images, index)
+        chosen.append(picture_rows(labels[: len(index)], images, index, answered))
     return chosen[0], chosen[1]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from konsil.colours import FURTHER_COLOURS
-from konsil.report.style import new_figure
+from konsil.report.style import draw_rounds, new_figure
 
 LAMBDA = "lambda_prime"
 Paths = dict[str, dict[str, dict[int, list[float]]]]  # method -> site -> round -> all seeds
@@ -36,10 +36,7 @@ def draw_lambdas(paths: Paths, sites: Sequence[str]) -> Figure:
         axes.grid(axis="y")
         for number, site in enumerate(s for s in sites if s in by_site):
             path, colour = by_site[site], FURTHER_COLOURS[number % len(FURTHER_COLOURS)]
-            rounds = sorted(path)
-            low, mean, high = ([float(f(path[r])) for r in rounds] for f in (min, np.mean, max))
-            axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
-            axes.plot(rounds, mean, color=colour, label=f"{site}  {mean[-1]:.2f}")
+            draw_rounds(axes, path, colour, label=f"{site}  {np.mean(path[max(path)]):.2f}")
         axes.set_ylim(-0.02, 1.02)
         axes.set_title(f"{method}: how far each site keeps to itself")
         axes.set_ylabel("lambda'")

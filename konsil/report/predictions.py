@@ -16,16 +16,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from konsil.colours import STRUCTURE_COLOURS
+from konsil.colours import structure_colour
 from konsil.data import Images
 from konsil.report.answers import Answered
-from konsil.report.style import (
-    FAINT,
-    RIGHT,
-    WIDTH,
-    WRONG,
-    new_figure,
-)
+from konsil.report.style import FAINT, RIGHT, WIDTH, WRONG, new_figure
 from konsil.tasks import Task
 
 LEFT, HEAD, FOOT, BELOW, GAP = 0.3, 0.42, 0.5, 0.34, 0.04  # inches
@@ -41,19 +35,19 @@ class PictureRow:
     label: str
     image: np.ndarray  # [height, width] or [height, width, 3], 8 bits
     target: Tensor  # one image: masks [structures, height, width], or a class
-    opinions: list[Answered]  # of this one image
+    answered: list[Answered]  # to this one image
 
 
 def picture_rows(
-    labels: Sequence[str], images: Images, index: Sequence[int], opinions: Sequence[Answered]
+    labels: Sequence[str], images: Images, index: Sequence[int], answered: Sequence[Answered]
 ) -> list[PictureRow]:
-    """Opinions on several images, taken apart into a row an image."""
+    """Answers to several images, taken apart into a row an image."""
     rows = []
     for place, (label, number) in enumerate(zip(labels, index, strict=True)):
         pixels = images.images[number].permute(1, 2, 0).numpy()
         single = [
-            Answered(o.series, o.logits[place], None if o.asked is None else [o.asked[place]])
-            for o in opinions
+            Answered(a.series, a.logits[place], None if a.asked is None else [a.asked[place]])
+            for a in answered
         ]
         rows.append(PictureRow(label, pixels.squeeze(), images.targets[number], single))
     return rows
@@ -61,17 +55,16 @@ def picture_rows(
 
 def draw_predictions(rows: Sequence[PictureRow], task: Task, caption: str) -> Figure:
     """Truth in the first column, then one column a method and role."""
-    canvas = _Canvas(len(rows), 1 + len(rows[0].opinions))
+    canvas = _Canvas(len(rows), 1 + len(rows[0].answered))
     segmentation = rows[0].target.ndim > 0
     canvas.head(0, "image", "and truth")
-    for column, opinion in enumerate(rows[0].opinions, start=1):
-        method, role = opinion.series
+    for column, (method, role) in enumerate((a.series for a in rows[0].answered), start=1):
         canvas.head(column, method, "" if role == method else role)
     for place, row in enumerate(rows):
         canvas.label(place, row.label)
-        for column, answer in enumerate([None, *row.opinions]):
+        for column, answered in enumerate([None, *row.answered]):
             draw = _draw_outlines if segmentation else _draw_class
-            draw(canvas.place(place, column), row, answer, task)
+            draw(canvas.place(place, column), row, answered, task)
     canvas.foot(caption, _outline_keys(task) if segmentation else _class_keys(task))
     return canvas.figure
 
@@ -171,24 +164,19 @@ class _Canvas:
         )
 
 
-def _draw_outlines(place: _Place, row: PictureRow, opinion: Answered | None, task: Task) -> None:
+def _draw_outlines(place: _Place, row: PictureRow, answered: Answered | None, task: Task) -> None:
     """The image with outlines: the true ones, or a model's, with its score and who answered."""
     place.show(row.image)
-    if opinion is None:
+    if answered is None:
         place.outline(row.target.numpy().astype(float))
         return
-    place.outline(task.probabilities(opinion.logits[None])[0].numpy())
-    score = task.columns(opinion.logits[None], row.target[None])[task.main_metric]
-    place.below("\n".join([f"{float(score):.2f}", *_asked(opinion)]))
+    place.outline(task.probabilities(answered.logits[None])[0].numpy())
+    score = task.columns(answered.logits[None], row.target[None])[task.main_metric]
+    place.below("\n".join([f"{float(score):.2f}", *_asked(answered)]))
 
 
-def _asked(opinion: Answered) -> list[str]:
-    return [f"asked: {name}" for name in opinion.asked or []]
-
-
-def structure_colour(number: int) -> str:
-    """The colour of a structure by its place in the task."""
-    return STRUCTURE_COLOURS[number % len(STRUCTURE_COLOURS)]
+def _asked(answered: Answered) -> list[str]:
+    return [f"asked: {name}" for name in answered.asked or []]
 
 
 def _outline_keys(task: Task) -> list[Line2D]:
@@ -200,14 +188,14 @@ def _outline_keys(task: Task) -> list[Line2D]:
     return keys
 
 
-def _draw_class(place: _Place, row: PictureRow, opinion: Answered | None, task: Task) -> None:
+def _draw_class(place: _Place, row: PictureRow, answered: Answered | None, task: Task) -> None:
     """The image with its true class, or a model's probability as a bar: right or wrong."""
     true = int(row.target)
-    if opinion is None:
+    if answered is None:
         place.show(row.image)
         place.below(task.labels[true])
         return
-    probabilities = task.probabilities(opinion.logits[None])[0]
+    probabilities = task.probabilities(answered.logits[None])[0]
     said = int(probabilities.argmax())
     colour, verdict = (RIGHT, "right") if said == true else (WRONG, "wrong")
     value = float(probabilities[shown_class(task, said)])
@@ -215,7 +203,7 @@ def _draw_class(place: _Place, row: PictureRow, opinion: Answered | None, task: 
     place.bar(1.0, 0.48, 0.1, "#E6E6E6")
     place.bar(value, 0.48, 0.1, colour)
     place.text(0.5, 0.75, f"{task.labels[said]}: {verdict}")
-    place.below("\n".join(_asked(opinion)))
+    place.below("\n".join(_asked(answered)))
 
 
 def shown_class(task: Task, said: int) -> int:

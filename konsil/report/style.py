@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import io
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from PIL import Image
 
 from konsil.colours import FIXED_COLOURS, FURTHER_COLOURS
 from konsil.federation.plan import Plan
+from konsil.files import replacing
 
 WIDTH = 9.0  # inches; 900 pixels and more
 DPI = 150
@@ -75,14 +78,21 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
 
 def write_figure(figure: Figure, path: Path) -> Path:
     """A PNG below the limit, there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(_small_enough(_encodings(figure)))
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(_small_enough(_encodings(figure)))
     return path
+
+
+def draw_rounds(
+    axes: Axes, by_round: Mapping[int, list[float]], colour: str, **style: Any
+) -> Line2D:
+    """The mean over seeds against rounds, and behind it their range."""
+    rounds = sorted(by_round)
+    low, mean, high = ([float(f(by_round[r])) for r in rounds] for f in (min, np.mean, max))
+    if low != high:
+        axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
+    (line,) = axes.plot(rounds, mean, color=colour, **style)
+    return line
 
 
 def _encodings(figure: Figure) -> Iterable[bytes]:

@@ -97,12 +97,8 @@ def result_table(
         table.add_column(escape(title), justify="right", overflow="fold", min_width=narrowest)
     for series in layout.lines:
         cells = [_cell(text, best) for text, best in layout.cells(series)]
-        table.add_row(escape(_name(series)), *cells)
+        table.add_row(escape(series.name), *cells)
     return table
-
-
-def _name(series: Series) -> str:
-    return series.method if series.role == series.method else f"{series.method} {series.role}"
 
 
 def _cell(text: str, best: bool) -> Text:
@@ -143,15 +139,13 @@ def _caption(
     seeds = sorted({r.seed for r in rows})
     images = max(r.n for r in rows)
     what = f"{metric_name(metric)}, {images} {SPLIT_NAMES.get(split, split)} images"
-    parts = [f"{what} of {len(sites)} sites"]
-    if len(seeds) > 1:
-        parts.append(
-            f"mean of {len(seeds)} seeds, ± is the half-width of the 95 % confidence interval"
-        )
-    else:
-        parts.append(f"seed {seeds[0]}")
-    parts.append(CHECKPOINT_NAMES[checkpoint])
-    parts.append(f"bold: best of its column ({YARDSTICK} apart: it pools the images)")
+    several = f"mean of {len(seeds)} seeds, ± is the half-width of the 95 % confidence interval"
+    parts = (
+        f"{what} of {len(sites)} sites",
+        several if len(seeds) > 1 else f"seed {seeds[0]}",
+        CHECKPOINT_NAMES[checkpoint],
+        f"bold: best of its column ({YARDSTICK} apart: it pools the images)",
+    )
     return "; ".join(parts) + "."
 
 

@@ -3,6 +3,8 @@
 import base64
 import io
 import re
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +14,7 @@ from PIL import Image
 from konsil.data.sources import Item
 from konsil.errors import DataError
 from konsil.prepare.preview import write_preview
-from konsil.prepare.preview.charts import BINS, box, densities
+from konsil.prepare.preview.charts import BINS, Areas, densities
 from konsil.prepare.preview.sheets import _outline, choose
 from konsil.prepare.preview.shift import (
     MOST_IMAGES,
@@ -69,7 +71,8 @@ def page(build):
     """A function that writes the page of a federation file and gives its text."""
 
     def write(path, **settings):
-        return write_preview(path, build.root / "page.html", **settings).read_text("utf-8")
+        text = write_preview(path, build.root / "page.html", **settings).read_text("utf-8")
+        return re.sub(r"\s+", " ", text)
 
     return write
 
@@ -141,7 +144,7 @@ def test_numbers_of_the_sites(build, page):
     text = page(write_sites(build))
     assert "2 sites, 24 images" in text
     row = text.split("<tbody>")[1].split("</tr>")[0]
-    cells = [re.sub(r"<.*?>", "", cell) for cell in row.split("</td>")]
+    cells = [re.sub(r"<.*?>", "", cell).strip() for cell in row.split("</td>")]
     assert cells[:5] == ["north", "12", "4", "6 / 3 / 3", "50 × 40"]
     assert cells[5:7] == ["33.0", "4.0"]  # 22 x 30 and 8 x 10 of 40 x 50 pixels
 
@@ -222,7 +225,7 @@ def test_names_are_text_not_markup(build, page):
     )
     text = page(path)
     assert "<b>" not in text
-    assert "&lt;b&gt;&amp;amp;&quot;" in text
+    assert "&lt;b&gt;&amp;amp;&#34;" in text
 
 
 def test_errors_and_warnings_come_first(build, page):
@@ -252,6 +255,27 @@ def test_a_place_that_cannot_be_written(build):
     (build.root / "file").write_text("")
     with pytest.raises(DataError, match="choose another place"):
         write_preview(path, build.root / "file" / "page.html")
+
+
+def test_pictures_are_checked_and_shown_without_torch(build):
+    """It takes longer to import than a thousand pictures to open."""
+    path = write_sites(build)
+    script = (
+        "import sys\n"
+        "from konsil.cli import main\n"
+        "path = sys.argv[1]\n"
+        "for words in (['check', path], ['preview', path, '--out', 'page.html']):\n"
+        "    sys.argv[1:] = ['data', *words]\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as end:\n"
+        "        assert not end.code, end.code\n"
+        "print(sorted({'torch', 'monai', 'matplotlib'} & set(sys.modules)))\n"
+    )
+    command = [sys.executable, "-c", script, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=build.root, check=False)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    assert (build.root / "page.html").exists()
 
 
 def test_progress(build, page):
@@ -390,11 +414,25 @@ def test_densities():
 
 
 def test_a_box_is_where_its_values_are():
-    drawn = box(np.linspace(0, 0.5, 101), largest=1.0, colour="red")
-    assert "left:2.50%;width:45.00%" in drawn  # 5th to 95th percentile
-    assert "left:12.50%;width:25.00%" in drawn  # quartiles
-    assert "left:25.00%" in drawn
-    assert "median 25.0%" in drawn
+    areas = Areas(1.0, Areas.of({"a": np.linspace(0, 0.5, 101)}).spread)
+    low, first, middle, third, high = areas.spread["a"]
+    assert areas.place(low, high) == "left:2.50%;width:45.00%"  # 5th to 95th percentile
+    assert areas.place(first, third) == "left:12.50%;width:25.00%"  # quartiles
+    assert areas.place(middle) == "left:25.00%"
+    assert areas.place(middle, middle, least=0.3) == "left:25.00%;width:0.30%"
+
+
+def test_areas_are_on_one_scale():
+    areas = Areas.of({"a": np.array([0.1]), "b": np.array([0.4] * 9), "empty": np.array([])})
+    assert areas.largest == pytest.approx(0.42)
+    assert list(areas.spread) == ["a", "b"]
+
+
+def test_boxes_on_the_page(build, page):
+    """All discs cover 33 % of the image: a scale to 34.65 %, boxes at 95.24 % of it."""
+    text = page(write_sites(build))
+    assert 'title="median 33.0%, half of them 33.0% to 33.0%"' in text
+    assert 'class="quartiles" style="left:95.24%;width:0.30%;background:#0072B2"' in text
 
 
 # --- real data ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from matplotlib.artist import Artist
 from PIL import Image
 
 from konsil.data import test_images as images_of_test
-from konsil.report.answers import Panel, answers_on, at_quantiles, median_scores, score_of
+from konsil.report.answers import Panel, ask_all, at_quantiles, median_scores, score_of
 from konsil.report.curves import SELECTOR, curves_of
 from konsil.report.figures import draw_figures
 from konsil.report.lambdas import LAMBDA, lambdas_of
@@ -62,8 +62,8 @@ def test_every_role_answers_and_the_super_model_names_whom_it_asked(make_run):
     folder, plan = make_run()
     panels = [Panel(folder, plan, job) for job in plan.jobs]
     images = images_of_test(plan.data_folder, "north")
-    opinions = answers_on(panels, "north", images, [0, 2])
-    assert [o.series.name for o in opinions] == [
+    answered = ask_all(panels, "north", images, [0, 2])
+    assert [one.series.name for one in answered] == [
         "centralized",
         "local",
         "fedavg global",
@@ -73,13 +73,13 @@ def test_every_role_answers_and_the_super_model_names_whom_it_asked(make_run):
         "fedsoup global",
         "fedsoup personal",
     ]
-    asked = {o.series.role: o.asked for o in opinions if o.asked is not None}
+    asked = {one.series.role: one.asked for one in answered if one.asked is not None}
     assert set(asked) == {"super"}
     assert len(asked["super"]) == 2
     assert set(asked["super"]) <= {"north", "south"}  # gamma = 0 always asks a specialist
     # all models have the same weights here, so that every answer must be the same
-    for opinion in opinions:
-        assert torch.allclose(opinion.logits, opinions[0].logits, atol=1e-5)
+    for one in answered:
+        assert torch.allclose(one.logits, answered[0].logits, atol=1e-5)
 
 
 @pytest.mark.parametrize("task_name", ["segmentation", "classification"])
@@ -90,11 +90,11 @@ def test_scores_of_images_are_those_of_the_task(make_run, task_name):
     images = images_of_test(plan.data_folder, "south")
     scores = median_scores(panels, "south", images, score_of(task))
     assert scores.shape == (len(images),)
-    (opinion,) = answers_on(panels, "south", images, [1])
+    (answered,) = ask_all(panels, "south", images, [1])
     if task_name == "segmentation":
-        expected = task.columns(opinion.logits, images.targets[1:2])["dice"][0]
+        expected = task.columns(answered.logits, images.targets[1:2])["dice"][0]
     else:
-        expected = torch.softmax(opinion.logits[0].double(), 0)[images.targets[1]]
+        expected = torch.softmax(answered.logits[0].double(), 0)[images.targets[1]]
     assert scores[1] == pytest.approx(float(expected), abs=1e-5)
 
 

@@ -5,8 +5,9 @@ Errors are what `open_federation` refuses; warnings are what it allows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,6 @@ class Problem:
     places: tuple[str, ...] = ()
     cure: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        """All places, however many."""
-        return {"what": self.what, "places": list(self.places), "cure": self.cure}
-
 
 @dataclass(frozen=True)
 class CheckResult:
@@ -68,8 +65,8 @@ class CheckResult:
             "ok": self.ok,
             "task": self.task,
             "labels": list(self.labels),
-            "sites": {site: facts.to_json() for site, facts in self.sites.items()},
-            "errors": [problem.to_json() for problem in self.errors],
+            "sites": {site: asdict(facts) for site, facts in self.sites.items()},
+            "errors": [asdict(problem) for problem in self.errors],
             "warnings": [
                 {"kind": note.kind, "site": note.site, "text": note.text} for note in self.warnings
             ],
@@ -100,7 +97,7 @@ class _Check:
     """One check; mistakes of all its steps are collected."""
 
     def __init__(self, source: FileSource) -> None:
-        self.source = source
+        self.source, self.manifest = source, source.manifest
         self.found = Findings()
         self.refusals: list[Problem] = []
 
@@ -109,18 +106,19 @@ class _Check:
         seen, unreadable = look_at(self.source, listing, report)
         recipe = self._recipe(listing.items)
         images = self._draw([image for one in seen for image in one.images])
-        labels = recipe.labels if recipe is not None else self.source.manifest.labels or []
-        facts = self._facts(sites, seen, images, listing, labels)
+        labels = recipe.labels if recipe is not None else self.manifest.labels or []
+        facts = {site: self._facts(site, seen, images, listing, labels) for site in sites}
         copies = find_copies(seen, {(i.site, i.patient): i.split for i in images})
         warnings = [Note("left out", text) for text in listing.notes]
         if recipe is not None:
             check_one_value(_values(seen), recipe, self.found)
-            warnings += site_notes(images, recipe, self._decoded(seen, facts))
+            decoded = {site: self._decoded(site, seen, own) for site, own in facts.items()}
+            warnings += site_notes(images, recipe, decoded)
         warnings += remarks(seen, facts)
         warnings += [*notes_on(copies, seen), *shared_patients(images, listing)]
         return CheckResult(
-            path=self.source.manifest.path,
-            task=self.source.manifest.task,
+            path=self.manifest.path,
+            task=self.manifest.task,
             labels=tuple(labels),
             sites=facts,
             errors=(*_problems(self.found), *_problems(unreadable), *self.refusals),
@@ -134,82 +132,69 @@ class _Check:
         """Site by site, so that a list that cannot be read hides no other site's mistakes."""
         whole = Listing([], [], frozenset())
         for site in sites:
-            try:
-                own = list_manifest(self.source.manifest, [site], self.found)
-            except KonsilError as error:
-                self._refuse(error)
-                continue
-            whole = Listing(
-                whole.items + own.items,
-                whole.notes + own.notes,
-                whole.real_patients | own.real_patients,
-            )
+            with self._refusing():
+                own = list_manifest(self.manifest, [site], self.found)
+                whole = Listing(
+                    whole.items + own.items,
+                    whole.notes + own.notes,
+                    whole.real_patients | own.real_patients,
+                )
         return whole
 
     def _recipe(self, items: Sequence[Item]) -> Recipe | None:
-        if not items:
-            return None
-        try:
-            return self.source.recipe(items)
-        except KonsilError as error:
-            self._refuse(error)
-            return None
+        recipe = None
+        with self._refusing():
+            recipe = self.source.recipe(items) if items else None
+        return recipe
 
     def _draw(self, images: Sequence[Item]) -> list[Item]:
         """The images with their splits, as training will draw them."""
-        by_class = self.source.manifest.task == "classification"
+        by_class = self.manifest.task == "classification"
         drawn: list[Item] = []
         for site in dict.fromkeys(image.site for image in images):
             own = [image for image in images if image.site == site]
-            try:
+            with self._refusing():
                 own = draw_splits(own, *self.source.split, by_class)
                 check_none_empty(own)
-            except KonsilError as error:
-                self._refuse(error)
             drawn += own
         return drawn
 
     def _facts(
         self,
-        sites: Sequence[str],
+        site: str,
         seen: Sequence[Seen],
         images: Sequence[Item],
         listing: Listing,
         labels: Sequence[str],
-    ) -> dict[str, SiteFacts]:
-        classes = labels if self.source.manifest.task == "classification" else ()
+    ) -> SiteFacts:
+        return facts_of(
+            [one for one in seen if one.item.site == site],
+            [image for image in images if image.site == site],
+            patients_known=site in listing.real_patients,
+            classes=labels if self.manifest.task == "classification" else (),
+            colours=self.manifest.reading(site).colours,
+        )
+
+    def _decoded(self, site: str, seen: Sequence[Seen], own: SiteFacts) -> dict[str, Any]:
+        """What decoding for training would note of a site."""
+        brightest = [  # of the 16-bit pictures that are not stretched to a window
+            int(one.high)
+            for one in seen
+            if one.item.site == site and one.spacing is None and one.pixel.startswith("16-bit")
+        ]
+        windowed = self.manifest.reading(site).window is not None
         return {
-            site: facts_of(
-                [one for one in seen if one.item.site == site],
-                [image for image in images if image.site == site],
-                patients_known=site in listing.real_patients,
-                classes=classes,
-                colours=self.source.manifest.reading(site).colours,
-            )
-            for site in sites
+            "empty_structures": [name for name, area in own.areas.items() if not area],
+            "brightest_16_bit": None if windowed else max(brightest, default=None),
         }
 
-    def _decoded(
-        self, seen: Sequence[Seen], facts: Mapping[str, SiteFacts]
-    ) -> dict[str, dict[str, Any]]:
-        """What decoding for training would note of each site."""
-        return {
-            site: {
-                "empty_structures": [name for name, area in own.areas.items() if not area],
-                "brightest_16_bit": self._brightest(site, seen),
-            }
-            for site, own in facts.items()
-        }
-
-    def _brightest(self, site: str, seen: Sequence[Seen]) -> int | None:
-        """Of the 16-bit pictures that are not stretched to a window."""
-        if self.source.manifest.reading(site).window is not None:
-            return None
-        own = [one for one in seen if one.item.site == site and one.spacing is None]
-        return max((int(one.high) for one in own if one.pixel.startswith("16-bit")), default=None)
-
-    def _refuse(self, error: KonsilError) -> None:
-        self.refusals.append(Problem(str(error)))
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """What cannot be done is noted, and the check goes on."""
+        try:
+            yield
+        except KonsilError as error:
+            self.refusals.append(Problem(str(error)))
 
 
 def _problems(found: Findings) -> list[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,53 +79,49 @@ def _numbered(names: Sequence[str]) -> Any:
 # --- in words -----------------------------------------------------------------------------------
 
 
-def notes_on(copies: Sequence[Copy], seen: Sequence[Seen]) -> list[Note]:
+def notes_on(copies: Sequence[Copy], seen: Sequence[Seen]) -> Iterator[Note]:
     """What the copies mean for training."""
     exact = [one.pair for one in copies if one.similarity is None]
     near = [one.pair for one in copies if one.similarity is not None]
     visits = ". If they are slices or visits of one patient, say so by `patient`"
-    return [
-        *_labelled_differently(exact, _digests(seen)),
-        *_by_place(exact, "the same, byte for byte, as", ""),
-        *_by_place(near, "almost the same as", visits),
-    ]
+    yield from _labelled_differently(exact, _digests(seen))
+    yield from _by_place(exact, "the same, byte for byte, as", "")
+    yield from _by_place(near, "almost the same as", visits)
 
 
-def _by_place(pairs: Sequence[Pair], how: str, also: str) -> list[Note]:
+def _by_place(pairs: Sequence[Pair], how: str, also: str) -> Iterator[Note]:
     rest = [(a, b) for a, b in pairs if a.split == b.split]
     sites = [(a, b) for a, b in rest if a.site != b.site]
     within = [(a, b) for a, b in rest if a.site == b.site]
-    notes = between_splits(pairs, how)
+    yield from between_splits(pairs, how)
     if sites:
         text = (
             f"{how_many(sites)} {how} one at another site, such as {_at_sites(sites[0])}; a site "
             "then learns from, or is tested on, another one's data: keep each at one site"
         )
-        notes.append(Note("copies at several sites", text))
+        yield Note("copies at several sites", text)
     if within:
         a, b = within[0]
         text = (
             f"{how_many(within)} {how} another one of the same site and split, such as {a.name} "
             f"and {b.name}; they count double: take the copies away{also}"
         )
-        notes.append(Note("copies in one split", text))
-    return notes
+        yield Note("copies in one split", text)
 
 
-def _labelled_differently(pairs: Sequence[Pair], digests: Mapping[str, str]) -> list[Note]:
+def _labelled_differently(pairs: Sequence[Pair], digests: Mapping[str, str]) -> Iterator[Note]:
     """The same image with two answers: one of them is wrong."""
 
     def label(item: Item) -> list[str]:
         return [digests.get(name, name) for name in mask_files(item)]
 
     different = [(a, b) for a, b in pairs if label(a) != label(b)]
-    if not different:
-        return []
-    text = (
-        f"{how_many(different)} the same, byte for byte, as one with another label, such as "
-        f"{_at_sites(different[0])}; find out which label is right, and keep that one"
-    )
-    return [Note("copies with different labels", text)]
+    if different:
+        text = (
+            f"{how_many(different)} the same, byte for byte, as one with another label, such as "
+            f"{_at_sites(different[0])}; find out which label is right, and keep that one"
+        )
+        yield Note("copies with different labels", text)
 
 
 def _at_sites(pair: Pair) -> str:

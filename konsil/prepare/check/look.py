@@ -6,12 +6,10 @@ Pixels are not kept, so neither the number of files nor their size limits what c
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,16 +19,13 @@ from PIL import Image
 from konsil.data.findings import BadFile, Findings
 from konsil.data.image_with_masks import ImageWithMasks, Mask, is_picture, open_with_masks
 from konsil.data.listing import Listing
-from konsil.data.manifest import Slices
 from konsil.data.origin import FileSource
 from konsil.data.planes import chosen_planes
-from konsil.data.recipe import Reading
 from konsil.data.sources import Item
 from konsil.prepare.check.pool import by_processes, by_threads
 
 Report = Callable[[str, int, int], None]  # site, files done, files of the site
 
-TELL_EVERY = 0.05  # seconds
 THUMBNAIL = 32  # pixels a side
 SAMPLE = 128  # pixels of the longer side: histogram and statistics of more would say the same
 GREYS = 256
@@ -94,79 +89,64 @@ def look_at(
     source: FileSource, listing: Listing, report: Report | None = None
 ) -> tuple[list[Seen], Findings]:
     """Open every listed file once; what cannot be used is found, not raised."""
-    looker = _Looker(source)
-    progress = _Progress(listing.items, report)
+    look, items = _looker(source), listing.items
+    pictures = all(is_picture(item.image) for item in items)
+    made = by_processes(look, items, lambda i: i.image) if pictures else by_threads(look, items)
+    totals, done = Counter(item.site for item in items), Counter[str]()
     seen: list[Seen] = []
     found = Findings()
-    pictures = all(is_picture(item.image) for item in listing.items)
-    with closing((by_processes if pictures else by_threads)(looker, listing.items)) as results:
-        for item, result in zip(listing.items, results, strict=True):
+    with closing(made) as results:
+        for item, result in zip(items, results, strict=True):
             if isinstance(result, BadFile):
                 found.add_file(result.name, result)
             else:
                 seen.append(result)
-            progress.step(item.site)
+            done[item.site] += 1
+            if report is not None:
+                report(item.site, done[item.site], totals[item.site])
     return seen, found
 
 
-class _Progress:
-    """Tells how far a site is, but not more often than eyes can follow."""
+def _looker(source: FileSource) -> Callable[[Item], Seen | BadFile]:
+    """A function that looks at one file with its masks."""
+    sites = source.manifest.content.sites
+    channels = source.channels_read()
+    readings = {site: source.manifest.reading(site) for site in sites}
+    slices = {site: source.slices(site) for site in sites}
 
-    def __init__(self, items: Sequence[Item], report: Report | None) -> None:
-        self._totals = Counter(item.site for item in items)
-        self._done: Counter[str] = Counter()
-        self._report, self._told = report, 0.0
-
-    def step(self, site: str) -> None:
-        self._done[site] += 1
-        now = time.monotonic()
-        finished = self._done[site] == self._totals[site]
-        if self._report is not None and (finished or now - self._told > TELL_EVERY):
-            self._report(site, self._done[site], self._totals[site])
-            self._told = now
-
-
-class _Looker:
-    """Looks at one file after the other."""
-
-    def __init__(self, source: FileSource) -> None:
-        sites = source.manifest.content.sites
-        self.root: Path = source.root
-        self.channels = source.channels_read()
-        self.readings: dict[str, Reading] = {s: source.manifest.reading(s) for s in sites}
-        self.slices: dict[str, Slices] = {site: source.slices(site) for site in sites}
-
-    def __call__(self, item: Item) -> Seen | BadFile:
+    def look(item: Item) -> Seen | BadFile:
         try:
-            study = open_with_masks(self.root, item, self.readings[item.site])
-            volume = study.kind == "volume"
-            planes = chosen_planes(item, study, self.slices[item.site]) if volume else []
+            opened = open_with_masks(source.root, item, readings[item.site])
+            volume = opened.kind == "volume"
+            planes = chosen_planes(item, opened, slices[item.site]) if volume else []
         except BadFile as bad:
             return bad
-        return describe(item, study, planes, self.channels)
+        return describe(item, opened, planes, channels)
+
+    return look
 
 
-def describe(item: Item, study: ImageWithMasks, planes: Sequence[int], channels: int) -> Seen:
-    """What is kept of a study; `planes` are a volume's chosen ones, none of a picture."""
-    pictures = [_plain(study.pictures[plane]) for plane in planes or [0]]
-    masks = [_of_planes(mask, planes) for mask in study.masks]
+def describe(item: Item, opened: ImageWithMasks, planes: Sequence[int], channels: int) -> Seen:
+    """What is kept of an image; `planes` are a volume's chosen ones, none of a picture."""
+    pictures = [_plain(opened.pictures[plane]) for plane in planes or [0]]
+    masks = [_of_planes(mask, planes) for mask in opened.masks]
     return Seen(
         item=item,
-        kind=study.kind,
+        kind=opened.kind,
         size=pictures[0].size,
         planes=tuple(planes),
-        spacing=study.spacing,
-        pixel=_pixel(study.raw, study.spacing is not None),
-        low=float(study.raw.min()),
-        high=float(study.raw.max()),
-        values=dict(sum((Counter(mask.counts) for mask in study.masks), Counter[int]())),
+        spacing=opened.spacing,
+        pixel=_pixel(opened.raw, opened.spacing is not None),
+        low=float(opened.raw.min()),
+        high=float(opened.raw.max()),
+        values=dict(sum((Counter(mask.counts) for mask in opened.masks), Counter[int]())),
         areas={name: area for mask in masks for name, area in _areas(mask).items()},
         without={name: n for mask in masks for name, n in _without(mask).items()},
         unmarked=_unmarked(masks),
         thumbnails=np.stack([_thumbnail(picture) for picture in pictures]),
         levels=np.array([_levels(picture, channels) for picture in pictures], np.uint16),
         channels=channels,
-        digests=study.digests,
+        digests=opened.digests,
     )
 
 

@@ -1,4 +1,4 @@
-"""Work shared among the cores.
+"""Work shared among the cores, its results in order and never many ahead of who takes them.
 
 Threads help with volumes, whose decoders run long without Python. Opening a small picture is
 mostly Python, and there two threads only get into each other's way (measured: 1.5 times the work,
@@ -9,13 +9,16 @@ decode, count and send, and touch no lock that another thread could have held.
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
+import os
 import signal
 import sys
+import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection
-from multiprocessing.pool import ThreadPool
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
 from konsil.data.recipe import THREADS
@@ -23,9 +26,8 @@ from konsil.errors import DataError
 
 Given = TypeVar("Given")
 Made = TypeVar("Made")
-Work = Callable[[Given], Made]
-Results = Generator[Made, None, None]
-CHUNK = 16
+CHUNK = 16  # things that a process does between two messages
+AHEAD = 4  # chunks a worker: so many are done or waiting before the first one's results are taken
 WORTH_IT = 200  # things to do: with fewer, starting processes costs more than it saves
 
 
@@ -33,76 +35,77 @@ def by_threads(
     work: Callable[[Given], Made], given: Sequence[Given]
 ) -> Generator[Made, None, None]:
     """What `work` makes of each, in order."""
-    with ThreadPool(THREADS) as pool:
-        yield from pool.imap(work, given)
+    threads = ThreadPoolExecutor(THREADS)
+    yield from _in_order(threads, lambda span: [work(given[k]) for k in span], len(given), 1)
 
 
 def by_processes(
-    work: Callable[[Given], Made], given: Sequence[Given]
+    work: Callable[[Given], Made], given: Sequence[Given], name: Callable[[Given], str] = str
 ) -> Generator[Made, None, None]:
-    """What `work` makes of each, in order; by threads where processes do not pay."""
+    """The same; by threads where processes do not pay.
+
+    If a process dies, the error says by `name` what the processes had in hand.
+    """
     if THREADS < 2 or len(given) < WORTH_IT or sys.platform != "linux":
         yield from by_threads(work, given)
         return
-    pool = _Pool(work, given, THREADS)
+    in_hand = mmap.mmap(-1, len(given))  # memory that all processes share, a byte for each thing
+    fork = multiprocessing.get_context("fork")
+    processes = ProcessPoolExecutor(THREADS, fork, _begin, (work, given, in_hand))
     try:
-        yield from pool.results()
+        yield from _in_order(processes, _do, len(given), CHUNK)
+    except BrokenProcessPool:
+        at = " or ".join(name(one) for k, one in enumerate(given) if in_hand[k])
+        raise DataError(
+            f"a process ended while it opened {at or 'files'}: it was ended from outside, or the "
+            "file crashes its decoder. If memory is short, close other programs, or check one site "
+            "at a time; if not, take the file away and check again"
+        ) from None
+
+
+def _in_order(
+    executor: Executor, do: Callable[[range], list[Any]], count: int, size: int
+) -> Iterator[Any]:
+    """The results of all spans of 0 to `count`; a new span is handed out as one is taken.
+
+    However it ends, nothing more is begun, and no thread and no process is left behind.
+    """
+    waiting: deque[Future[list[Any]]] = deque()
+    try:
+        for begin in range(0, count, size):
+            waiting.append(executor.submit(do, range(begin, min(begin + size, count))))
+            if len(waiting) == AHEAD * THREADS:
+                yield from waiting.popleft().result()
+        while waiting:
+            yield from waiting.popleft().result()
     finally:
-        pool.dismiss()
+        executor.shutdown(cancel_futures=True)
 
 
-class _Pool:
-    """Processes of which each has every n-th chunk to do, and a pipe to hand results in."""
+# --- in a process -------------------------------------------------------------------------------
 
-    def __init__(self, work: Callable[[Any], Any], given: Sequence[Any], count: int) -> None:
-        fork = multiprocessing.get_context("fork")
-        self._chunks = [given[begin : begin + CHUNK] for begin in range(0, len(given), CHUNK)]
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for number in range(count):
-            ours, theirs = fork.Pipe(duplex=False)
-            self._pipes.append(ours)
-            own = self._chunks[number::count]
-            arguments = (work, own, theirs, list(self._pipes))
-            process = fork.Process(target=_work_through, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            self._processes.append(process)
-
-    def results(self) -> Iterator[Any]:
-        for number in range(len(self._chunks)):
-            try:
-                made = self._pipes[number % len(self._pipes)].recv()
-            except EOFError:
-                raise DataError(
-                    "a process that opened files was ended from outside; if memory is short, close "
-                    "other programs, or check one site at a time"
-                ) from None
-            if isinstance(made, Exception):
-                raise made
-            yield from made
-
-    def dismiss(self) -> None:
-        for pipe in self._pipes:
-            pipe.close()  # who is still at work finds nobody listening, and ends
-        for process in self._processes:
-            process.join()
+_task: tuple[Callable[[Any], Any], Sequence[Any], mmap.mmap]
 
 
-def _work_through(
-    work: Callable[[Any], Any],
-    chunks: Sequence[Sequence[Any]],
-    results: Connection,
-    inherited: Sequence[Connection],
-) -> None:
-    """In a process of the pool. It ends when the work is done or nobody listens any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the others are told by their pipes
-    for pipe in inherited:
-        pipe.close()  # or a pipe would seem to be listened to for ever
-    with suppress(ConnectionError):
-        for chunk in chunks:
-            try:
-                made: Any = [work(one) for one in chunk]
-            except Exception as error:  # a mistake in the program: for the one who asked
-                made = error
-            results.send(made)
+def _begin(work: Callable[[Any], Any], given: Sequence[Any], in_hand: mmap.mmap) -> None:
+    global _task
+    _task = work, given, in_hand
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked decides when to end
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _do(span: range) -> list[Any]:
+    work, given, in_hand = _task
+    made = []
+    for k in span:
+        in_hand[k] = 1
+        made.append(work(given[k]))
+        in_hand[k] = 0
+    return made

@@ -11,19 +11,20 @@ from rich.text import Text
 from konsil.data.findings import paragraph
 from konsil.data.sources import SPLITS
 from konsil.prepare.check import CheckResult, Problem
-from konsil.prepare.check.facts import SiteFacts, Spacing
+from konsil.prepare.check.facts import SiteFacts
 
 NOTHING = "–"
 VALUES_SHOWN = 6
 NAME_WIDTH = 24  # columns of a site's name before it is folded
-Cell = Callable[[SiteFacts], str]
+Numbers = Sequence[float]
+Cells = dict[str, str]  # column -> text; the same columns at every site
 
 
 def print_check(console: Console, result: CheckResult) -> None:
     """Everything that a person should know, the most important thing last."""
-    for title, columns in _tables(result):
+    for title, cells_of in _tables(result):
         console.print(Text(title, "bold"))
-        console.print(_table(columns, result.sites))
+        console.print(_table({site: cells_of(own) for site, own in result.sites.items()}))
         console.print()
     for problem in result.errors:
         _print_error(console, problem)
@@ -33,85 +34,72 @@ def print_check(console: Console, result: CheckResult) -> None:
     console.print(_closing(result))
 
 
-def _tables(result: CheckResult) -> Iterable[tuple[str, dict[str, Cell]]]:
+def _tables(result: CheckResult) -> Iterable[tuple[str, Callable[[SiteFacts], Cells]]]:
     facts = list(result.sites.values())
     if not any(own.images for own in facts):
         return
     volumes = any(own.volumes for own in facts)
     known = any(own.patients_known for own in facts)
-    yield "images" + (" (patients)" if known else ""), _counts(volumes)
-    yield "files", _files(volumes)
+    yield "images" + (" (patients)" if known else ""), lambda own: _counts(own, volumes)
+    yield "files", lambda own: _files(own, volumes)
     if any(own.areas for own in facts):
-        yield "masks: the mean part of an image that a structure covers", _masks(result.labels)
+        title = "masks: the mean part of an image that a structure covers"
+        yield title, lambda own: _masks(own, result.labels)
     if any(own.classes for own in facts):
-        names = dict.fromkeys(name for own in facts for name in own.classes)
-        yield "classes", {name: _class(name) for name in names}
+        names = list(dict.fromkeys(name for own in facts for name in own.classes))
+        yield "classes", lambda own: _classes(own, names)
 
 
-def _table(columns: Mapping[str, Cell], sites: Mapping[str, SiteFacts]) -> Table:
+def _table(rows: Mapping[str, Cells]) -> Table:
     table = Table(header_style="dim", box=None, padding=(0, 2, 0, 0))
-    longest = max(map(len, sites))
+    longest = max(map(len, rows))
     table.add_column("  site", overflow="fold", min_width=2 + min(longest, NAME_WIDTH))
-    for name in columns:
+    for name in next(iter(rows.values())):
         table.add_column(Text(name), justify="right", overflow="fold")
-    for site, own in sites.items():
-        table.add_row(Text(f"  {site}"), *(Text(cell(own)) for cell in columns.values()))
+    for site, cells in rows.items():
+        table.add_row(Text(f"  {site}"), *map(Text, cells.values()))
     return table
 
 
 # --- cells --------------------------------------------------------------------------------------
 
 
-def _counts(volumes: bool) -> dict[str, Cell]:
-    columns: dict[str, Cell] = {"images": lambda own: str(own.images)}
-    if volumes:
-        columns["volumes"] = lambda own: str(own.volumes)
-    columns["patients"] = lambda own: str(own.patients) if own.patients_known else "not given"
-    return columns | {split: _split(split) for split in SPLITS}
+def _counts(own: SiteFacts, volumes: bool) -> Cells:
+    return {
+        "images": str(own.images),
+        **({"volumes": str(own.volumes)} if volumes else {}),
+        "patients": str(own.patients) if own.patients_known else "not given",
+        **{split: _split(own, split) for split in SPLITS},
+    }
 
 
-def _split(split: str) -> Cell:
-    def cell(own: SiteFacts) -> str:
-        if own.splits is None:
-            return NOTHING
-        images, patients = (own.splits[split][what] for what in ("images", "patients"))
-        return f"{images} ({patients})" if own.patients_known else str(images)
-
-    return cell
-
-
-def _files(volumes: bool) -> dict[str, Cell]:
-    columns: dict[str, Cell] = {"size": _size}
-    if volumes:
-        columns["spacing in mm"] = _spacing
-    columns["format"] = lambda own: _several(own.formats)
-    columns["pixels"] = lambda own: _several(own.pixels)
-    columns["intensities"] = _intensities
-    return columns
-
-
-def _size(own: SiteFacts) -> str:
-    if own.size is None or own.smallest is None or own.largest is None:
+def _split(own: SiteFacts, split: str) -> str:
+    if own.splits is None:
         return NOTHING
-    if own.smallest == own.largest:
-        return _by(own.size)
-    return f"{_by(own.smallest)} to {_by(own.largest)}"
+    images, patients = (own.splits[split][what] for what in ("images", "patients"))
+    return f"{images} ({patients})" if own.patients_known else str(images)
 
 
-def _by(numbers: Sequence[float]) -> str:
+def _files(own: SiteFacts, volumes: bool) -> Cells:
+    return {
+        "size": _range(own.size, own.smallest, own.largest),
+        **({"spacing in mm": _range(own.spacing, own.finest, own.coarsest)} if volumes else {}),
+        "format": _several(own.formats),
+        "pixels": _several(own.pixels),
+        "intensities": NOTHING if own.low is None else f"{own.low:g} to {own.high:g}",
+    }
+
+
+def _range(usual: Numbers | None, low: Numbers | None, high: Numbers | None) -> str:
+    """One size or spacing, or the smallest and the largest of several."""
+    if usual is None or low is None or high is None:
+        return NOTHING
+    alike = all(round(a, 2) == round(b, 2) for a, b in zip(low, high, strict=True))
+    return _by(usual) if alike else f"{_by(low)} to {_by(high)}"
+
+
+def _by(numbers: Numbers) -> str:
     return " x ".join(f"{number:.3g}" if number < 100 else f"{number:.0f}" for number in numbers)
-
-
-def _spacing(own: SiteFacts) -> str:
-    if own.spacing is None or own.finest is None or own.coarsest is None:
-        return NOTHING
-    if _rounded(own.finest) == _rounded(own.coarsest):
-        return _by(own.spacing)
-    return f"{_by(own.finest)} to {_by(own.coarsest)}"
-
-
-def _rounded(spacing: Spacing) -> tuple[float, ...]:
-    return tuple(round(number, 2) for number in spacing)
 
 
 def _several(counts: Mapping[str, int]) -> str:
@@ -121,39 +109,27 @@ def _several(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _intensities(own: SiteFacts) -> str:
-    return NOTHING if own.low is None else f"{own.low:g} to {own.high:g}"
-
-
-def _masks(structures: Sequence[str]) -> dict[str, Cell]:
-    columns: dict[str, Cell] = {name: _area(name) for name in structures}
-    columns["values"] = _values
-    columns["without any"] = lambda own: str(own.unmarked)
-    return columns
-
-
-def _area(name: str) -> Cell:
-    def cell(own: SiteFacts) -> str:
-        if name not in own.areas:
-            return NOTHING
-        missing = f", missing on {own.without[name]}" if own.without[name] else ""
-        return f"{own.areas[name]:.1%}{missing}"
-
-    return cell
-
-
-def _values(own: SiteFacts) -> str:
+def _masks(own: SiteFacts, structures: Sequence[str]) -> Cells:
     names = list(own.values)
     more = ", ..." if len(names) > VALUES_SHOWN else ""
-    return ", ".join(names[:VALUES_SHOWN]) + more if names else NOTHING
+    return {
+        **{name: _area(own, name) for name in structures},
+        "values": ", ".join(names[:VALUES_SHOWN]) + more if names else NOTHING,
+        "without any": str(own.unmarked),
+    }
 
 
-def _class(name: str) -> Cell:
-    def cell(own: SiteFacts) -> str:
-        count, total = own.classes.get(name, 0), sum(own.classes.values())
-        return f"{count} ({count / total:.0%})" if total else NOTHING
+def _area(own: SiteFacts, name: str) -> str:
+    if name not in own.areas:
+        return NOTHING
+    missing = f", missing on {own.without[name]}" if own.without[name] else ""
+    return f"{own.areas[name]:.1%}{missing}"
 
-    return cell
+
+def _classes(own: SiteFacts, names: Sequence[str]) -> Cells:
+    total = sum(own.classes.values())
+    counts = {name: own.classes.get(name, 0) for name in names}
+    return {name: f"{n} ({n / total:.0%})" if total else NOTHING for name, n in counts.items()}
 
 
 # --- words --------------------------------------------------------------------------------------

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from konsil.data.manifest import read_manifest
+from konsil.data.sources import Item
 from konsil.errors import DataError
 from konsil.files import write_text
 from konsil.prepare.check import CheckResult, check_federation
 from konsil.prepare.check.look import Report
-from konsil.prepare.preview.page import Content, render
+from konsil.prepare.preview.page import render
 from konsil.prepare.preview.sheets import Picture, choose, draw
-from konsil.prepare.preview.shift import distances, embed, guess_sites, measured
+from konsil.prepare.preview.shift import measure_shift
 
 __all__ = ["write_preview"]
 
@@ -35,17 +36,10 @@ def write_preview(
     if not result.seen:
         reasons = "; ".join(problem.what for problem in result.errors) or "no images"
         raise DataError(f"{path}: nothing to show: {reasons}. `konsil data check` says more")
-    data = measured(result.seen, result.images, seed)
-    content = Content(
-        result=result,
-        data=data,
-        distances=distances(data),
-        map=embed(data),
-        guess=guess_sites(data, seed),
-        sheets=_sheets(result, images, seed, report),
-    )
+    shift = measure_shift(result.seen, result.images, seed)
+    sheets = _sheets(result, images, seed, report)
     try:
-        write_text(out, render(content))
+        write_text(out, render(result, shift, sheets))
     except OSError as error:
         raise DataError(
             f"{out}: cannot be written ({error.strerror}); choose another place by --out"
@@ -56,21 +50,11 @@ def write_preview(
 def _sheets(
     result: CheckResult, images: int, seed: int, report: Report | None
 ) -> dict[str, list[Picture]]:
-    manifest = read_manifest(result.path)
     structures = result.labels if result.task == "segmentation" else ()
-    chosen = {
-        site: choose([one for one in result.seen if one.item.site == site], images, seed)
-        for site in result.sites
-    }
-    total = sum(map(len, chosen.values()))
-    sheets: dict[str, list[Picture]] = {}
-    before = 0
-    for site, items in chosen.items():
-
-        def count(done: int, before: int = before) -> None:
-            if report is not None:
-                report("pictures drawn", before + done, total)
-
-        sheets[site] = draw(manifest, items, structures, count)
-        before += len(items)
+    sheets: dict[str, list[Picture]] = {site: [] for site in result.sites}
+    chosen: list[Item] = []
+    for site in sheets:
+        chosen += choose([one for one in result.seen if one.item.site == site], images, seed)
+    for item, picture in draw(read_manifest(result.path), chosen, structures, report):
+        sheets[item.site].append(picture)
     return sheets

@@ -1,21 +1,19 @@
-"""Small charts: lines and points as SVG, boxes and bars as HTML that fits any width."""
+"""Where lines, dots and boxes of the small charts lie; templates/page.html draws them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from html import escape
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-WIDE, HIGH = 520, 250  # of the chart of all sites, in SVG's own units
+WIDE, MAP_HEIGHT = 520, 400  # in SVG's own units
 BINS = 64  # of a histogram
 CUT = 1.2  # times the highest level off the ends, where histograms are cut
+EDGE = 8  # between the dots and their frame
 Floats = NDArray[np.floating[Any]]
-
-
-# --- histograms ---------------------------------------------------------------------------------
 
 
 def densities(histograms: Mapping[str, Floats]) -> dict[str, Floats]:
@@ -32,104 +30,42 @@ def ceiling(curves: Mapping[str, Floats]) -> float:
     return max(CUT * inner, 1e-9)
 
 
-def all_histograms(curves: Mapping[str, Floats], colours: Mapping[str, str]) -> str:
-    """Every site as a line in one chart."""
-    top = ceiling(curves)
-    lines = [
-        f'<path d="{_line(curve, top, WIDE, HIGH)}" fill="none" stroke="{colours[site]}" '
-        f'stroke-width="2.5"><title>{escape(site)}</title></path>'
-        for site, curve in curves.items()
-    ]
-    return _svg(WIDE, HIGH, "Grey levels of all sites", _greys(WIDE, HIGH), *lines)
-
-
-def own_histogram(site: str, curves: Mapping[str, Floats], colours: Mapping[str, str]) -> str:
-    """One site, filled, before the mean of all."""
-    width, height = 250, 110
-    top = ceiling(curves)
-    mean = np.mean(list(curves.values()), axis=0)
-    area = f"{_line(curves[site], top, width, height)} L{width} {height} L0 {height} Z"
-    return _svg(
-        width,
-        height,
-        f"Grey levels of {site}",
-        f'<path d="{area}" fill="{colours[site]}" fill-opacity=".55" stroke="{colours[site]}"/>',
-        f'<path d="{_line(mean, top, width, height)}" class="all"/>',
-        f'<path d="M0 {height} H{width}" class="axis"/>',
-    )
-
-
-def _line(curve: Floats, top: float, width: float, height: float) -> str:
+def line(curve: Floats, top: float, width: float, height: float) -> str:
+    """A curve as an SVG path; what exceeds `top` is cut off."""
     xs = np.linspace(0, width, len(curve))
     ys = height - np.minimum(curve / top, 1) * (height - 4)
     return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys, strict=True))
 
 
-def _greys(width: float, height: float) -> str:
-    marks = []
-    for level in (0, 64, 128, 192, 255):
-        x = level / 255 * width
-        anchor = "start" if level == 0 else "end" if level == 255 else "middle"
-        marks.append(f'<path d="M{x:.1f} {height} v5" class="axis"/>')
-        marks.append(f'<text x="{x:.1f}" y="{height + 20}" text-anchor="{anchor}">{level}</text>')
-    return f'<path d="M0 {height} H{width}" class="axis"/>' + "".join(marks)
-
-
-def _svg(width: int, height: int, label: str, *inner: str) -> str:
-    box = f"-6 0 {width + 12} {height + 26}" if width == WIDE else f"0 0 {width} {height + 2}"
-    return (
-        f'<svg viewBox="{box}" role="img" aria-label="{escape(label, quote=True)}">'
-        + "".join(inner)
-        + "</svg>"
-    )
-
-
-# --- points -------------------------------------------------------------------------------------
-
-
-def scatter(points: Floats, colours: Sequence[str], words: Sequence[str]) -> str:
-    """A dot for every image; hovering over it says what it is."""
-    height = 400
+def dots(points: Floats) -> list[tuple[int, str, str]]:
+    """The number and the place of every point, in the order in which they are drawn."""
     low, high = points.min(axis=0), points.max(axis=0)
-    scale = np.array([WIDE - 16, height - 16]) / np.maximum(high - low, 1e-9)
-    placed = (points - low) * scale + 8
-    order = np.argsort(placed[:, 0] * 7919 % 1)  # no site lies on top of another as a whole
-    dots = [
-        f'<circle cx="{placed[k, 0]:.1f}" cy="{height - placed[k, 1]:.1f}" r="3.2" '
-        f'fill="{colours[k]}"><title>{escape(words[k])}</title></circle>'
-        for k in order
-    ]
-    frame = f'<rect x="0" y="0" width="{WIDE}" height="{height}" class="frame"/>'
-    return (
-        f'<svg viewBox="-2 -2 {WIDE + 4} {height + 4}" role="img" class="map" '
-        f'aria-label="Every image as a dot">{frame}{"".join(dots)}</svg>'
-    )
+    room = np.array([WIDE, MAP_HEIGHT]) - 2 * EDGE
+    placed = (points - low) * (room / np.maximum(high - low, 1e-9)) + EDGE
+    # In any order but their own: no site lies on top of another as a whole.
+    order = np.random.default_rng(0).permutation(len(points)).tolist()
+    return [(k, f"{placed[k, 0]:.1f}", f"{MAP_HEIGHT - placed[k, 1]:.1f}") for k in order]
 
 
-# --- boxes and bars -----------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Areas:
+    """How much of an image a structure covers, site by site, on one scale."""
 
+    largest: float  # the end of the scale
+    spread: dict[str, list[float]]  # site -> percentiles 5, 25, 50, 75, 95
 
-def box(values: Floats, largest: float, colour: str) -> str:
-    """Where the values lie: 5th to 95th percentile, quartiles, median."""
-    if not len(values):
-        return ""
-    low, first, middle, third, high = np.percentile(values, [5, 25, 50, 75, 95]) / largest * 100
-    words = f"median {middle * largest / 100:.1%}, half of them {first * largest / 100:.1%} to "
-    words += f"{third * largest / 100:.1%}"
-    return (
-        f'<div class="range" title="{words}"><i class="whisker" style="left:{low:.2f}%;'
-        f'width:{high - low:.2f}%"></i><i class="quartiles" style="left:{first:.2f}%;'
-        f'width:{max(third - first, 0.3):.2f}%;background:{colour}"></i>'
-        f'<i class="median" style="left:{middle:.2f}%"></i></div>'
-    )
+    @classmethod
+    def of(cls, values: Mapping[str, Floats]) -> Areas:
+        """From the areas of every image; a site without images is left out."""
+        every = np.concatenate(list(values.values()))
+        largest = max(float(np.percentile(every, 99.5)) * 1.05, 1e-6)
+        quantiles = (5, 25, 50, 75, 95)
+        there = {site: own for site, own in values.items() if len(own)}
+        return cls(largest, {s: np.percentile(v, quantiles).tolist() for s, v in there.items()})
 
-
-def stack(counts: Mapping[str, int], colours: Mapping[str, str]) -> str:
-    """Parts of a whole, side by side."""
-    total = max(sum(counts.values()), 1)
-    parts = [
-        f'<i style="width:{100 * count / total:.2f}%;background:{colours[name]}" '
-        f'title="{escape(name, quote=True)}: {count}"></i>'
-        for name, count in counts.items()
-    ]
-    return f'<div class="stack">{"".join(parts)}</div>'
+    def place(self, begin: float, end: float | None = None, least: float = 0.0) -> str:
+        """From where to where on the scale, as CSS; `least` is the smallest width in per cent."""
+        left = f"left:{100 * begin / self.largest:.2f}%"
+        if end is None:
+            return left
+        return f"{left};width:{max(100 * (end - begin) / self.largest, least):.2f}%"

@@ -5,22 +5,22 @@ from __future__ import annotations
 import base64
 import io
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from multiprocessing.pool import ThreadPool
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+from scipy.ndimage import binary_dilation, binary_erosion
 
-from konsil.colours import STRUCTURE_COLOURS
+from konsil.colours import structure_colour
 from konsil.data.findings import BadFile
-from konsil.data.image_with_masks import open_with_masks
+from konsil.data.image_with_masks import ImageWithMasks, open_with_masks
 from konsil.data.manifest import Manifest
-from konsil.data.recipe import THREADS
 from konsil.data.sources import Item
-from konsil.prepare.check.look import Seen
+from konsil.prepare.check.look import Report, Seen
+from konsil.prepare.check.pool import by_threads
 from konsil.randomness import derive
 
 SIDE = 200  # pixels of a thumbnail's longer side
@@ -57,51 +57,38 @@ def choose(seen: Sequence[Seen], images: int, seed: int) -> list[Item]:
 
 
 def draw(
-    manifest: Manifest,
-    items: Sequence[Item],
-    structures: Sequence[str],
-    report: Callable[[int], None],
-) -> list[Picture]:
+    manifest: Manifest, items: Sequence[Item], structures: Sequence[str], report: Report | None
+) -> Iterator[tuple[Item, Picture]]:
     """The pictures of these images; files that have changed since the check are left out."""
-    drawer = _Drawer(manifest, structures)
-    pictures = []
-    with ThreadPool(THREADS) as pool:
-        for done, picture in enumerate(pool.imap(drawer, items), 1):
-            pictures += [picture] if picture is not None else []
-            report(done)
-    return pictures
 
-
-class _Drawer:
-    def __init__(self, manifest: Manifest, structures: Sequence[str]) -> None:
-        self.manifest, self.structures = manifest, list(structures)
-
-    def __call__(self, item: Item) -> Picture | None:
-        root: Path = self.manifest.root
+    def picture_of(item: Item) -> Picture | None:
         try:
-            study = open_with_masks(root, item, self.manifest.reading(item.site))
+            opened = open_with_masks(manifest.root, item, manifest.reading(item.site))
         except BadFile:
             return None
-        picture = study.pictures[item.plane or 0]
-        size = _small(picture.size)
-        layers: dict[str, NDArray[np.bool_]] = {}
-        for mask in study.masks:
-            own = mask.planes(mask.values[item.plane or 0])
-            layers |= dict(zip((name for name, _ in mask.structures), own, strict=True))
-        caption = "" if study.masks else item.label
-        return Picture(_jpeg(picture, size), self._outlines(layers, size), caption, size)
+        return _picture(opened, item, structures)
 
-    def _outlines(self, layers: dict[str, NDArray[np.bool_]], size: tuple[int, int]) -> str:
-        """Index 0 is transparent, k the k-th structure."""
-        drawn = np.zeros(size[::-1], np.uint8)
-        for number, name in enumerate(self.structures, 1):
-            drawn[_outline(_resized(layers[name], size))] = number
-        return _png(drawn, len(self.structures)) if drawn.any() else ""
+    with closing(by_threads(picture_of, items)) as pictures:
+        for done, (item, picture) in enumerate(zip(items, pictures, strict=True), 1):
+            if report is not None:
+                report("pictures drawn", done, len(items))
+            if picture is not None:
+                yield item, picture
 
 
-def structure_colour(number: int) -> str:
-    """The colour of a structure, by its place in the list."""
-    return STRUCTURE_COLOURS[number % len(STRUCTURE_COLOURS)]
+def _picture(opened: ImageWithMasks, item: Item, structures: Sequence[str]) -> Picture:
+    plane = item.plane or 0
+    picture = opened.pictures[plane]
+    size = _small(picture.size)
+    layers: dict[str, NDArray[np.bool_]] = {}
+    for mask in opened.masks:
+        own = mask.planes(mask.values[plane])
+        layers |= dict(zip((name for name, _ in mask.structures), own, strict=True))
+    outlines = np.zeros(size[::-1], np.uint8)  # 0 is transparent, k the k-th structure
+    for number, name in enumerate(structures, 1):
+        outlines[_outline(_resized(layers[name], size))] = number
+    over = _png(outlines, len(structures)) if outlines.any() else ""
+    return Picture(_jpeg(picture, size), over, "" if opened.masks else item.label, size)
 
 
 def _small(size: tuple[int, int]) -> tuple[int, int]:
@@ -116,10 +103,7 @@ def _resized(layer: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool
 
 def _outline(layer: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """A line two pixels wide where the structure ends; the picture's edge is no end."""
-    padded = np.pad(layer, 1, mode="edge")
-    inside = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-    touched = padded[:-2, 1:-1] | padded[2:, 1:-1] | padded[1:-1, :-2] | padded[1:-1, 2:]
-    return (layer & ~inside) | (touched & ~layer)
+    return np.asarray(binary_dilation(layer) & ~binary_erosion(layer, border_value=1))
 
 
 def _jpeg(picture: Image.Image, size: tuple[int, int]) -> str:

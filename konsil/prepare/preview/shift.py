@@ -65,15 +65,27 @@ def _drawn(items: Sequence[Item], seed: int) -> list[int]:
     return sorted(kept)
 
 
-def statistics_named(columns: int) -> str:
-    """What the statistics are, in words."""
-    channels = columns // len(STATISTICS)
-    of = "of the grey levels" if channels == 1 else "of red, green and blue"
-    percentiles = [name.split()[-1] for name in STATISTICS if name.startswith("percentile")]
-    return (
-        f"mean, standard deviation and percentiles {', '.join(percentiles[:-1])} and "
-        f"{percentiles[-1]} {of}"
-    )
+@dataclass(frozen=True)
+class Shift:
+    """What is known of how sites differ."""
+
+    data: Measured
+    distances: Floats  # [sites, sites]
+    map: Map
+    guess: SiteGuess | None
+
+    @property
+    def coloured(self) -> bool:
+        """Whether the statistics are of red, green and blue instead of grey."""
+        return self.data.statistics.shape[1] > len(STATISTICS)
+
+
+def measure_shift(seen: Sequence[Seen], images: Sequence[Item], seed: int) -> Shift | None:
+    """Everything there is to know of it; None of a single site."""
+    data = measured(seen, images, seed)
+    if len(data.sites) < 2:
+        return None
+    return Shift(data, distances(data), embed(data), guess_sites(data, seed))
 
 
 # --- distances ----------------------------------------------------------------------------------
@@ -129,18 +141,13 @@ def _standardised(values: Floats) -> Floats:
 
 
 def _components(values: Floats, count: int) -> tuple[Floats, float]:
-    """Principal components [n, count] and the part of the variance in them.
+    """Principal components [n, at most count] and the part of the variance in them."""
+    from sklearn.decomposition import PCA
 
-    A component's sign is chosen so that its largest weight is positive: the same everywhere.
-    """
-    centred = values - values.mean(axis=0)
-    weights, directions = np.linalg.eigh(centred.T @ centred)
-    chosen = directions[:, ::-1][:, :count]
-    signs = np.sign(chosen[np.abs(chosen).argmax(axis=0), range(chosen.shape[1])])
-    total = max(float(weights.sum()), 1e-12)
-    points = centred @ (chosen * signs)
-    missing = count - points.shape[1]
-    return np.pad(points, ((0, 0), (0, missing))), float(weights[::-1][:count].sum()) / total
+    pca = PCA(min(count, *values.shape), svd_solver="full")
+    with np.errstate(invalid="ignore"):  # images that are all alike have no variance to explain
+        points: Floats = pca.fit_transform(values)
+    return points, float(np.nan_to_num(pca.explained_variance_ratio_).sum())
 
 
 # --- guessing the site --------------------------------------------------------------------------
