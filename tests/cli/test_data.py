@@ -103,7 +103,7 @@ def test_importers_are_listed_and_described(konsil):
     assert "licence" in done.out
     done = konsil("data", "import", "no-such-set")
     assert done.code == 1
-    assert "no such importer" in done.err
+    assert "unknown importer" in done.err
 
 
 def test_an_import_needs_a_place(konsil, tmp_path):
