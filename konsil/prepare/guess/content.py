@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile
+from konsil.data.intensity import OF_VOLUMES
+from konsil.data.notes import DARK
 from konsil.data.readers import SIXTEEN_BIT, mask_values, read_mask, read_picture
 from konsil.data.recipe import THREADS, View
-from konsil.prepare.guess.walk import Unit
+from konsil.prepare.guess.draft import Draft, SiteDraft, some_of
+from konsil.prepare.guess.files import Unit
 
 MOST_VALUES = 12  # of a mask; more are grey levels
 PICTURES, VOLUMES = 200, 12  # of a site that are opened
 SLAB = 1.5  # times thicker than wide: voxels are looked at along their longest side
-FULL = 65535
+HOUNSFIELD = -500  # below this only CT goes
 
 
 def sample(units: Sequence[Unit]) -> list[Unit]:
@@ -34,13 +37,29 @@ def sample(units: Sequence[Unit]) -> list[Unit]:
 def few_valued(path: Path) -> bool:
     """Whether a picture has so few grey levels or colours that it may be a mask."""
     try:
-        values, _ = _mask_of_picture(path)
+        return len(mask_values(_mask_of_picture(path)[0])) <= MOST_VALUES
     except (BadFile, OSError):
         return False
-    return len(mask_values(values)) <= MOST_VALUES
 
 
 # --- masks --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Values:
+    """What one mask holds."""
+
+    values: frozenset[int]
+    border: int | None = None
+    names: dict[int, str] = field(default_factory=dict)
+    coloured: bool = False
+
+    def in_colour(self) -> _Values:
+        """A mask of black alone is grey, also among coloured ones."""
+        if self.coloured:
+            return self
+        border = None if self.border is None else self.border * 0x010101
+        return _Values(frozenset(value * 0x010101 for value in self.values), border, self.names)
 
 
 @dataclass
@@ -68,34 +87,24 @@ class MaskFacts:
         """The values beside background, sorted."""
         return sorted(value for value in self.values if value != self.background)
 
+    def code(self, value: int) -> int | str:
+        """A value as the federation file writes it."""
+        return f"#{value:06x}" if self.coloured else value
+
 
 def look_at_masks(root: Path, masks: Sequence[Unit]) -> MaskFacts:
     """The values of a sample of masks."""
     chosen = sample(masks)
-    with ThreadPool(THREADS) as pool:
-        results = pool.map(lambda unit: _values_or_none(root, unit), chosen)
+    with ThreadPoolExecutor(THREADS) as pool:
+        results = list(pool.map(lambda unit: _values_or_none(root, unit), chosen))
     read = [result for result in results if result is not None]
     facts = MaskFacts(of=len(masks), opened=len(read), coloured=any(r.coloured for r in read))
     facts.unreadable = [u.path for u, r in zip(chosen, results, strict=True) if r is None]
-    for result in read:
-        as_colours = facts.coloured and not result.coloured  # a mask of black alone is grey
-        facts.values.update(_grey(v) if as_colours else v for v in result.values)
-        if result.border is not None:
-            facts.borders[_grey(result.border) if as_colours else result.border] += 1
+    for result in (r.in_colour() for r in read) if facts.coloured else read:
+        facts.values.update(result.values)
+        facts.borders.update([] if result.border is None else [result.border])
         facts.names |= result.names
     return facts
-
-
-def _grey(value: int) -> int:
-    return value * 0x010101
-
-
-@dataclass(frozen=True)
-class _Values:
-    values: frozenset[int]
-    border: int | None = None
-    names: dict[int, str] = field(default_factory=dict)
-    coloured: bool = False
 
 
 def _values_or_none(root: Path, unit: Unit) -> _Values | None:
@@ -155,33 +164,34 @@ def _segments(path: Path) -> _Values:
 
 
 @dataclass
-class ImageFacts:
+class _ImageFacts:
     """What a sample of a site's images holds."""
 
     coloured: bool = False
     brightest: int | None = None  # of 16-bit pictures
-    volumes: bool = False
     channel: int | None = None  # of files with several volumes
-    view: View = "axial"
+    view: View | None = None  # of volumes
     darkest: float = 0.0  # of a volume
     unreadable: list[str] = field(default_factory=list)
 
 
-def look_at_images(root: Path, images: Sequence[Unit], series: str | None) -> ImageFacts:
-    """Colours and depth of a sample of pictures; one volume."""
-    facts = ImageFacts(volumes=images[0].kind != "picture")
-    if facts.volumes:
-        _look_at_volume(root / images[0].path, series, facts)
-        return facts
-    for unit in sample(images)[:: max(1, PICTURES // 20)]:
-        try:
-            _look_at_picture(root / unit.path, facts)
-        except (BadFile, OSError):
-            facts.unreadable.append(unit.path)
-    return facts
+def look_at_images(root: Path, draft: Draft, site: SiteDraft) -> bool:
+    """What a site's images need to be read: windows, slices; whether they are coloured."""
+    facts = _ImageFacts()
+    if site.images[0].kind != "picture":
+        facts.view = "axial"
+        _look_at_volume(root / site.images[0].path, site.settings.get("series"), facts)
+    else:
+        for unit in sample(site.images)[:: max(1, PICTURES // 20)]:
+            try:
+                _look_at_picture(root / unit.path, facts)
+            except (BadFile, OSError):
+                facts.unreadable.append(unit.path)
+    _add_reading(draft, site, facts)
+    return facts.coloured
 
 
-def _look_at_picture(path: Path, facts: ImageFacts) -> None:
+def _look_at_picture(path: Path, facts: _ImageFacts) -> None:
     image = read_picture(path.read_bytes())
     if image.mode in SIXTEEN_BIT:
         facts.brightest = max(facts.brightest or 0, int(np.asarray(image).max()))
@@ -190,7 +200,7 @@ def _look_at_picture(path: Path, facts: ImageFacts) -> None:
         facts.coloured |= bool(np.ptp(pixels, axis=2).any())
 
 
-def _look_at_volume(path: Path, series: str | None, facts: ImageFacts) -> None:
+def _look_at_volume(path: Path, series: str | None, facts: _ImageFacts) -> None:
     from konsil.data.volumes import read_volume
 
     try:
@@ -217,3 +227,34 @@ def _view(affine: NDArray[np.float64]) -> View:
         return "axial"
     views: tuple[View, ...] = ("sagittal", "coronal", "axial")  # across right, front, head
     return views[int(np.abs(affine[:3, thick]).argmax())]
+
+
+def _add_reading(draft: Draft, site: SiteDraft, facts: _ImageFacts) -> None:
+    """Windows, slices and which volume of several."""
+    settings, comments = site.settings, draft.comments
+
+    def say(text: str) -> None:
+        draft.to_do.append(f"{site.name}: {text}")
+
+    if facts.unreadable:
+        say(f"images that cannot be read: {some_of(facts.unreadable)}")
+    if facts.brightest is not None and facts.brightest < DARK:
+        settings["window"] = [0, 2 ** facts.brightest.bit_length() - 1]
+        comments["window"] = ["16-bit pictures that use fewer bits. (!) Check the range."]
+    if facts.view is not None:
+        settings["window"] = {"percentiles": [OF_VOLUMES.low, OF_VOLUMES.high]}
+        settings["slices"] = {"view": facts.view, "which": "labelled", "every": 1}
+        comments["window"] = ["Of every volume; or darkest and brightest, as in [0, 2048]."]
+        comments["slices"] = ["Planes that become images: axial, coronal or sagittal."]
+    if facts.darkest < HOUNSFIELD:
+        say(
+            "looks like CT: a window in Hounsfield units, such as [-160, 240] for soft tissue, "
+            "keeps more than percentiles"
+        )
+    if facts.channel is not None:
+        settings["channel"] = facts.channel
+        comments["channel"] = ["(!) The files hold several volumes; this is the first."]
+        say("files of several volumes: check `channel`")
+    if "series" in settings:
+        comments["series"] = ["(!) Folders with several series: chosen by description."]
+        say("folders hold several series: check `series`")

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Literal
 from konsil.data.findings import BadFile
 from konsil.data.sources import SUFFIXES, VOLUME_SUFFIXES, without_suffix
 from konsil.errors import DataError
-from konsil.prepare.guess.words import says_mask
+from konsil.prepare.guess.rules import says
+from konsil.prepare.walk import below, folders
 
 if TYPE_CHECKING:
     from konsil.data.volumes.headers import Header
 
 DICOM = (".dcm", ".ima")
-COMPANIONS = (".raw", ".zraw", ".raw.gz")  # the voxels that belong to .mhd and .nhdr
+# the voxels that belong to .mhd and .nhdr, and what nobody takes for data
+NO_DATA = (".raw", ".zraw", ".raw.gz", ".yaml", ".yml", ".md", ".txt")
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,11 @@ class Unit:
     kind: Literal["picture", "volume", "series"]
     segmentation: bool = False  # a DICOM SEG
     descriptions: tuple[str, ...] = ()  # of a folder's images, if it holds several series
+
+    @classmethod
+    def of(cls, path: str) -> Unit:
+        """A file, by its suffix."""
+        return cls(path, "picture" if path.lower().endswith(SUFFIXES) else "volume")
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
@@ -62,49 +69,31 @@ class Contents:
     broken: list[str] = field(default_factory=list)  # links that lead nowhere
 
 
-def walk(root: Path) -> Contents:
-    """Everything below a folder, in the order of names; hidden things are left alone."""
+def look_around(root: Path) -> Contents:
+    """Everything below a folder, in the order of names."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; give the folder that holds the sites' images")
     contents = Contents()
-    _walk(root, "", contents, frozenset())
+    for folder, names in folders(root):
+        dicom = _dicom_files(root / folder, names)
+        contents.units += _dicom_units(root, folder, dicom)
+        for name in names:
+            if name not in dicom:
+                _take(root, below(folder, name), contents)
     return contents
 
 
-def _walk(root: Path, folder: str, contents: Contents, above: frozenset[str]) -> None:
-    real = os.path.realpath(root / folder)
-    if real in above:  # a link to a folder that it lies in
-        return
-    try:
-        entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
-    except OSError as error:
-        raise DataError(f"{root / folder}: cannot be listed ({error.strerror})") from None
-    visible = [entry for entry in entries if not entry.name.startswith(".")]
-    files = [entry.name for entry in visible if entry.is_file()]
-    dicom = _dicom_files(root / folder, files)
-    contents.units += _dicom_units(root, folder, dicom)
-    for name in files:
-        if name not in dicom:
-            _take(f"{folder}/{name}" if folder else name, contents)
-    for entry in visible:
-        path = f"{folder}/{entry.name}" if folder else entry.name
-        if entry.is_symlink() and not os.path.exists(entry.path):
-            contents.broken.append(path)
-        elif entry.is_dir():
-            _walk(root, path, contents, above | {real})
-
-
-def _take(path: str, contents: Contents) -> None:
+def _take(root: Path, path: str, contents: Contents) -> None:
     name = path.lower()
-    if name.endswith(SUFFIXES):
-        contents.units.append(Unit(path, "picture"))
-    elif name.endswith(VOLUME_SUFFIXES):
-        contents.units.append(Unit(path, "volume"))
+    if not (root / path).exists():
+        contents.broken.append(path)
+    elif name.endswith((*SUFFIXES, *VOLUME_SUFFIXES)):
+        contents.units.append(Unit.of(path))
     elif name.endswith(".csv"):
         contents.tables.append(path)
     elif name.endswith(".json"):
         contents.datalists.append(path)
-    elif not name.endswith((*COMPANIONS, ".yaml", ".yml", ".md", ".txt")):
+    elif not name.endswith(NO_DATA):
         suffix = os.path.splitext(name)[1] or "no suffix"
         contents.others.setdefault(suffix, []).append(path)
 
@@ -139,31 +128,29 @@ def _dicom_units(root: Path, folder: str, names: set[str]) -> Iterator[Unit]:
     """A folder that is a series, or files that are each a volume of their own."""
     if not names:
         return
-    place = root / folder
-    headers = _headers(place, _sample(names))
+    headers = _headers(root / folder, _first_and_last(names))
     if len({header.series for header in headers}) > 1:
-        headers = _headers(place, sorted(names))
+        headers = _headers(root / folder, sorted(names))
     images = [header for header in headers if not header.is_segmentation]
-    masks = [header for header in headers if header.is_segmentation]
+    alone = [header for header in headers if header.is_segmentation]
     series = {header.series for header in images}
-    if not folder or (1 < len(images) == len(series) == len(names) - len(masks)):
-        masks += images  # files of their own
+    if not folder or (1 < len(images) == len(series) == len(names) - len(alone)):
+        alone += images  # files of their own
     elif images:
-        several = len(series) > 1 or masks  # then one of them must be chosen
+        several = len(series) > 1 or alone  # then one of them must be chosen
         yield Unit(folder, "series", descriptions=_descriptions(images) if several else ())
-    elif len(masks) == 1 == len(names):
+    elif len(alone) == 1 == len(names):
         yield Unit(folder, "series", segmentation=True)
         return
-    for header in masks:
-        path = f"{folder}/{header.path.name}" if folder else header.path.name
-        yield Unit(path, "volume", segmentation=header.is_segmentation)
+    for header in alone:
+        yield Unit(below(folder, header.path.name), "volume", header.is_segmentation)
 
 
-def _sample(names: set[str]) -> list[str]:
-    """First, middle and last, and whatever is called a mask."""
+def _first_and_last(names: set[str]) -> list[str]:
+    """With one between them, and whatever is called a mask."""
     ordered = sorted(names)
     chosen = {ordered[0], ordered[len(ordered) // 2], ordered[-1]}
-    return sorted(chosen | {name for name in ordered if says_mask(name)})
+    return sorted(chosen | {name for name in ordered if says("mask", name)})
 
 
 def _headers(folder: Path, names: list[str]) -> list[Header]:
