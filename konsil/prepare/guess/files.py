@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from konsil.data.findings import BadFile
+from konsil.data.magic import what_it_is
 from konsil.data.sources import SUFFIXES, VOLUME_SUFFIXES, without_suffix
 from konsil.errors import DataError
 from konsil.prepare.guess.rules import says
@@ -102,43 +105,39 @@ def _take(root: Path, path: str, contents: Contents) -> None:
 
 
 def _dicom_files(folder: Path, names: list[str]) -> set[str]:
-    """The DICOM files of a folder: by their suffix, or, without one, by their first bytes."""
-    named = {name for name in names if name.lower().endswith(DICOM)}
-    bare = [name for name in names if _has_no_suffix(name)]
-    if bare and _is_dicom(folder / bare[0]):
-        named |= {name for name in bare if _is_dicom(folder / name)}
-    return named
-
-
-def _has_no_suffix(name: str) -> bool:
-    """Archives often name files by number or UID."""
-    suffix = os.path.splitext(name)[1]
-    return (not suffix or suffix[1:].isdigit()) and name.upper() != "DICOMDIR"
+    """By their suffix, or, without one (archives name files by number or UID), by their content."""
+    bare = [name for name in names if not re.search(r"\.\D[^.]*$", name)]
+    return {
+        name
+        for name in names
+        if name.lower().endswith(DICOM) or (name in bare and _is_dicom(folder / name))
+    }
 
 
 def _is_dicom(path: Path) -> bool:
     try:
         with path.open("rb") as file:
-            return file.read(132)[128:] == b"DICM"
+            return what_it_is(file.read(132)) == "DICOM" and path.name.upper() != "DICOMDIR"
     except OSError:
         return False
 
 
 def _dicom_units(root: Path, folder: str, names: set[str]) -> Iterator[Unit]:
     """A folder that is a series, or files that are each a volume of their own."""
-    if not names:
-        return
-    headers = _headers(root / folder, _first_and_last(names))
+    ordered = sorted(names)
+    some = {*ordered[:1], *ordered[len(ordered) // 2 :][:1], *ordered[-1:]}
+    headers = _headers(root / folder, some | {name for name in names if says("mask", name)})
     if len({header.series for header in headers}) > 1:
-        headers = _headers(root / folder, sorted(names))
+        headers = _headers(root / folder, names)
     images = [header for header in headers if not header.is_segmentation]
     alone = [header for header in headers if header.is_segmentation]
     series = {header.series for header in images}
     if not folder or (1 < len(images) == len(series) == len(names) - len(alone)):
         alone += images  # files of their own
     elif images:
+        found = {str(header.dataset.get("SeriesDescription") or "") for header in images}
         several = len(series) > 1 or alone  # then one of them must be chosen
-        yield Unit(folder, "series", descriptions=_descriptions(images) if several else ())
+        yield Unit(folder, "series", descriptions=tuple(sorted(found)) if several else ())
     elif len(alone) == 1 == len(names):
         yield Unit(folder, "series", segmentation=True)
         return
@@ -146,25 +145,11 @@ def _dicom_units(root: Path, folder: str, names: set[str]) -> Iterator[Unit]:
         yield Unit(below(folder, header.path.name), "volume", header.is_segmentation)
 
 
-def _first_and_last(names: set[str]) -> list[str]:
-    """With one between them, and whatever is called a mask."""
-    ordered = sorted(names)
-    chosen = {ordered[0], ordered[len(ordered) // 2], ordered[-1]}
-    return sorted(chosen | {name for name in ordered if says("mask", name)})
-
-
-def _headers(folder: Path, names: list[str]) -> list[Header]:
+def _headers(folder: Path, names: set[str]) -> list[Header]:
     from konsil.data.volumes.headers import read_headers
 
     headers = []
-    for name in names:
-        try:
+    for name in sorted(names):
+        with suppress(BadFile):  # `konsil data check` says what is wrong with it
             headers += read_headers(folder / name)
-        except BadFile:  # `konsil data check` says what is wrong with it
-            continue
     return headers
-
-
-def _descriptions(headers: list[Header]) -> tuple[str, ...]:
-    found = {str(header.dataset.get("SeriesDescription") or "") for header in headers}
-    return tuple(sorted(found))

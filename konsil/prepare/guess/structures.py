@@ -62,16 +62,12 @@ def _report_masks(draft: Draft, site: SiteDraft, masks: Mapping[str, MaskFacts])
 def _one_file_each(draft: Draft, facts: Facts) -> None:
     for site in draft.sites:
         values = {name: own.labels for name, own in facts[site.name].items()}
-        if all(len(own) <= 1 for own in values.values()):
-            site.settings["structures"] = list(values)
-        else:
-            site.settings["structures"] = {name: own or [255] for name, own in values.items()}
+        plain = all(len(own) <= 1 for own in values.values())
+        mapping = {name: own or [255] for name, own in values.items()}
+        site.settings["structures"] = list(values) if plain else mapping
     names = dict.fromkeys(name for site in draft.sites for name in site.masks)
     draft.comments["structures"] = ["One mask file each. (!) Check the names."]
     draft.to_do.append(f"structures: check the names {', '.join(names)}, which come from the files")
-
-
-# --- one mask for all structures ----------------------------------------------------------------
 
 
 def _one_file_for_all(
@@ -83,22 +79,19 @@ def _one_file_for_all(
         draft.comments["structures"] = ["(!) No mask could be understood: this is a placeholder."]
         return
     codes = {site: [own.code(v) for v in own.labels] for site, own in clear.items()}
-    given = {**known, **{k: v for own in clear.values() for k, v in own.names.items()}}
+    given = dict(known)
+    for own in clear.values():
+        given |= own.names
     seen = _seen(codes, clear)
     if max(map(len, codes.values())) == 1:
-        _one_structure(draft, facts, codes, given, seen)
-        return
-    if len({own.coloured for own in clear.values()}) > 1 or _differ(list(codes.values())):
-        _by_rank(draft, facts, codes)
+        named = _one_structure(draft, facts, codes, given)
+        draft.comments["structures"] = ["(!) Give it its name.", f"Found {seen}."]
     else:
-        _same_values(draft, clear, given)
-    named = all(value in given for own in clear.values() for value in own.labels)
-    draft.to_do.append(f"structures: {'check' if named else 'give'} their names; {seen}")
-    draft.comments["structures"] = [
-        "(!) Edit the names and what belongs to them.",
-        _sentence(seen),
-        *NESTED,
-    ]
+        named = _several(draft, facts, codes, given)
+        edit = "(!) Edit the names and what belongs to them."
+        draft.comments["structures"] = [edit, f"Found {seen}.", *NESTED]
+    if named:
+        draft.to_do.append(f"structures: {named}; found {seen}")
 
 
 def _one_structure(
@@ -106,40 +99,49 @@ def _one_structure(
     facts: Mapping[str, MaskFacts],
     codes: Mapping[str, list[Any]],
     given: Mapping[int, str],
-    seen: str,
-) -> None:
+) -> str:
     """One value at each site: that is the structure."""
     every = list(dict.fromkeys(code for own in codes.values() for code in own))
     name = given.get(every[0], "foreground") if len(every) == 1 else "foreground"
     for site in draft.sites:
-        own = [c for c in every if isinstance(c, str) == facts[site.name].coloured]
+        own = [code for code in every if isinstance(code, str) == facts[site.name].coloured]
         site.settings["structures"] = {name: own or every}
-    if name == "foreground":
-        draft.to_do.append(f"structures: give {name} its name; {seen}")
-    draft.comments["structures"] = ["(!) Give it its name.", _sentence(seen)]
+    return f"give {name} its name" if name == "foreground" else ""
 
 
-def _same_values(draft: Draft, clear: Mapping[str, MaskFacts], given: Mapping[int, str]) -> None:
-    every = sorted({value for own in clear.values() for value in own.labels})
-    names = [given.get(value) or f"structure_{k}" for k, value in enumerate(every, 1)]
-    code = next(iter(clear.values())).code
+def _several(
+    draft: Draft,
+    facts: Mapping[str, MaskFacts],
+    codes: Mapping[str, list[Any]],
+    given: Mapping[int, str],
+) -> str:
+    """The same values for all sites; or, where sites write other ones, each its own in order."""
+    every: list[Any] = sorted({code for own in codes.values() for code in own}, key=str)
+    alike = len({isinstance(code, str) for code in every}) == 1 and not _differ([*codes.values()])
+    if not alike:
+        _by_rank(draft, facts, codes)
+        return "give their names"
+    every.sort()
+    names = [given.get(code) or f"structure_{k}" for k, code in enumerate(every, 1)]
     for site in draft.sites:
-        site.settings["structures"] = {
-            name: [code(value)] for name, value in zip(names, every, strict=True)
-        }
+        site.settings["structures"] = {n: [code] for n, code in zip(names, every, strict=True)}
+    return "check their names" if all(code in given for code in every) else "give their names"
+
+
+def _differ(codes: list[list[Any]]) -> bool:
+    """As many values everywhere, but other ones: each site has a mapping of its own."""
+    different = any(not set(one) & set(other) for one in codes for other in codes)
+    return different and len(set(map(len, codes))) == 1
 
 
 def _by_rank(draft: Draft, facts: Mapping[str, MaskFacts], codes: Mapping[str, list[Any]]) -> None:
-    """A mapping for each site, its values in their order; sites without any get another's."""
     fullest = sorted(codes.values(), key=len, reverse=True)
     names = [f"structure_{k}" for k in range(1, len(fullest[0]) + 1)]
     for site in draft.sites:
         masks = facts[site.name]
-        kind = [own for own in fullest if isinstance(own[0], str) == masks.coloured]
-        ground = masks.code(masks.background)
-        alike = ([own for own in kind if ground not in own] or kind or fullest)[0]
-        own = codes.get(site.name, alike)
-        values = alike if set(own) <= set(alike) else own
+        kind = [own for own in fullest if isinstance(own[0], str) == masks.coloured] or fullest
+        own = codes.get(site.name, kind[0])
+        values = kind[0] if set(own) <= set(kind[0]) else own
         lacking = names[len(values) :]
         if lacking:
             draft.to_do.append(
@@ -150,13 +152,7 @@ def _by_rank(draft: Draft, facts: Mapping[str, MaskFacts], codes: Mapping[str, l
         # a structure is named at every site, even where nothing is known of it
         free = (masks.code(value) for value in count(1) if value not in masks.values)
         padded = [*values, *islice(free, len(lacking))]
-        site.settings["structures"] = {n: [c] for n, c in zip(names, padded, strict=True)}
-
-
-def _differ(codes: list[list[Any]]) -> bool:
-    """As many values everywhere, but other ones: each site has a mapping of its own."""
-    different = any(not set(one) & set(other) for one in codes for other in codes)
-    return different and len(set(map(len, codes))) == 1
+        site.settings["structures"] = {n: [code] for n, code in zip(names, padded, strict=True)}
 
 
 def _seen(codes: Mapping[str, list[Any]], facts: Mapping[str, MaskFacts]) -> str:
@@ -165,8 +161,4 @@ def _seen(codes: Mapping[str, list[Any]], facts: Mapping[str, MaskFacts]) -> str
     what = "; ".join(f"{text} at {site}" for site, text in texts.items())
     if len(set(texts.values())) == 1:
         what = next(iter(texts.values()))
-    return f"found {what} in {opened} of {whole} masks"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{what} in {opened} of {whole} masks"

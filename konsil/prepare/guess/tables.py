@@ -44,11 +44,12 @@ class Table:
         home = self.folder.name
         return self.rows if not home or site_name(home) == site else []
 
-    def labels(self) -> list[str]:
-        """Columns that may hold a class: those called so, or else all with few values."""
+    def label(self) -> str | None:
+        """The one column that may hold a class: called so, or else the only one of few values."""
         taken = {self.site, self.patient, self.split}
         few = [c for c in self.columns if c not in taken and self._few_values(c)]
-        return [c for c in few if joined(c) in called("class column")] or few
+        named = [c for c in few if joined(c) in called("class column")] or few
+        return named[0] if len(named) == 1 else None
 
     def _few_values(self, column: str) -> bool:
         values = Counter(row[column] for row in self.rows)
@@ -60,9 +61,10 @@ class Table:
         if len(by_stem) < len(site.images):
             return None  # names that occur twice tell nothing
         for column in self.columns:
-            stems = [(PurePosixPath(without_suffix(row[column].strip())).name, row)
-                     for row in self.of_site(site.name)]  # fmt: skip
-            found = {by_stem[stem]: row for stem, row in stems if stem in by_stem}
+            found: dict[str, Cells] = {}
+            for row in self.of_site(site.name):
+                path = by_stem.get(PurePosixPath(without_suffix(row[column].strip())).name)
+                found |= {path: row} if path else {}
             if found and len(found) >= NEARLY_ALL * len(site.images):
                 return column, found
         return None
@@ -105,7 +107,7 @@ def _table(path: str, columns: list[str], rows: list[Cells]) -> Table:
 
 def patients_in(tables: Sequence[Table], site: SiteDraft) -> tuple[str, dict[str, str]]:
     """The table that knows a site's patients, and the patient of each image by its path."""
-    for table in reversed(tables):
+    for table in tables:
         named = table.naming(site) if table.patient is not None else None
         if named is not None:
             return table.path, {path: row[str(table.patient)] for path, row in named[1].items()}
@@ -119,7 +121,7 @@ def as_list(tables: Sequence[Table], site: SiteDraft, label: str | None = None) 
     """
     for table in tables:
         named = table.naming(site)
-        if named is None or (label is not None and label not in table.columns):
+        if named is None:
             continue
         image = _template(table, named[0], site.images)
         mask = label or _template(table, named[0], site.masks.get("", []))
@@ -144,17 +146,14 @@ def _template(table: Table, column: str, units: Sequence[Unit]) -> str | None:
 def classes_from_names(tables: Sequence[Table], sites: Sequence[SiteDraft]) -> Draft | None:
     """The sites whose images a table names, with a column for the class; None if there is none."""
     for table in tables:
-        labels = table.labels()
-        listed = [s for s in sites if len(labels) == 1 and as_list([table], s, labels[0])]
+        label = table.label()
+        listed = [site for site in sites if label and as_list([table], site, label)]
         if listed:
             draft = Draft("classification", listed)
-            _add_classes(draft, {row[labels[0]].strip() for row in table.rows})
-            draft.found.append(f"{table.path} has the classes, in the column {labels[0]}")
-            draft.to_do += [
-                f"{site.name} was left out, for {table.path} does not name it"
-                for site in sites
-                if site not in listed
-            ]
+            _add_classes(draft, table, str(label))
+            left = [site.name for site in sites if site not in listed]
+            why = f"was left out, for {table.path} does not name it"
+            draft.to_do += [f"{name} {why}" for name in left]
             return draft
     return None
 
@@ -166,12 +165,12 @@ def from_paths(root: Path, tables: Sequence[Table], task: str | None) -> Draft |
     """The federation of a table with a column of images' paths, and masks' paths or classes."""
     for table in tables:
         paths = [c for c in table.columns if _holds_paths(root, table, c)]
-        masks = [c for c in paths if says("mask", c)]
-        images = [c for c in paths if c not in masks]
-        if images and masks and task != "classification":
-            return _listed_draft(root, table, "segmentation", images[0], masks[0])
-        if images and task != "segmentation" and len(table.labels()) == 1:
-            return _listed_draft(root, table, "classification", images[0], table.labels()[0])
+        mask = next((c for c in paths if says("mask", c)), None)
+        image = next((c for c in paths if not says("mask", c)), None)
+        if image and mask and task != "classification":
+            return _listed(root, Draft("segmentation"), table, image, mask)
+        if image and table.label() and task != "segmentation":
+            return _listed(root, Draft("classification"), table, image, str(table.label()))
     return None
 
 
@@ -181,31 +180,31 @@ def _holds_paths(root: Path, table: Table, column: str) -> bool:
     return all(without_suffix(cell) != cell and (folder / cell).is_file() for cell in cells)
 
 
-def _listed_draft(root: Path, table: Table, task: str, image: str, label: str) -> Draft:
-    draft = Draft(task, found=[f"{table.path} lists the images"])
+def _listed(root: Path, draft: Draft, table: Table, image: str, label: str) -> Draft:
     home = table.folder.name or root.resolve().name
     names = [row[table.site] for row in table.rows] if table.site else [home]
-
-    def units(rows: Sequence[Cells], column: str) -> list[Unit]:
-        return [Unit.of((table.folder / row[column].strip()).as_posix()) for row in rows]
-
+    draft.found.append(f"{table.path} lists the images")
     for name in sorted(set(map(site_name, names))):
         rows = table.of_site(name) if table.site else table.rows
-        site = SiteDraft(name, table.listing(name, image, label), units(rows, image))
-        site.masks = {"": units(rows, label)} if task == "segmentation" else {}
+        images, labels = (
+            [(table.folder / row[column].strip()).as_posix() for row in rows]
+            for column in (image, label)
+        )
+        site = SiteDraft(name, table.listing(name, image, label), list(map(Unit.of, images)))
+        site.masks = {"": list(map(Unit.of, labels))} if draft.task == "segmentation" else {}
         draft.sites.append(site)
-    if task == "classification":
-        _add_classes(draft, {row[label].strip() for row in table.rows})
+    if draft.task == "classification":
+        _add_classes(draft, table, label)
     return draft
 
 
-def _add_classes(draft: Draft, labels: set[str]) -> None:
+def _add_classes(draft: Draft, table: Table, column: str) -> None:
     """The classes that a column holds; numbers get a name to be edited."""
-    ordered = class_order(labels)
-    if not any(label.lstrip("-").isdigit() for label in labels):
-        draft.top["classes"] = ordered
-        return
-    names = {f"class_{label}": [int(label) if label.isdigit() else label] for label in ordered}
-    draft.top["classes"] = names
-    draft.comments["classes"] = ["(!) Edit the names. The last is the positive one."]
-    draft.to_do.append(f"classes: give {', '.join(names)} their names")
+    draft.found.append(f"{table.path} has the classes, in the column {column}")
+    labels = class_order({row[column].strip() for row in table.rows})
+    draft.top["classes"] = labels
+    if any(label.lstrip("-").isdigit() for label in labels):
+        names = {f"class_{label}": [int(label) if label.isdigit() else label] for label in labels}
+        draft.top["classes"] = names
+        draft.comments["classes"] = ["(!) Edit the names. The last is the positive one."]
+        draft.to_do.append(f"classes: give {', '.join(names)} their names")
