@@ -38,15 +38,26 @@ def init(
     task: Annotated[
         str | None, typer.Option(help="segmentation or classification. Default: what it looks like")
     ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(metavar="GLOB", help="Which files are images, e.g. '{site}/photos/*.jpg'."),
+    ] = None,
+    masks: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB",
+            help="Their masks, e.g. '{site}/drawn/*_m.png'; disc=GLOB and cup=GLOB for one each.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a federation.yaml that is there.")
     ] = False,
 ) -> None:
-    """Write a first federation.yaml from what a folder holds."""
+    """Write a first federation.yaml from what a folder holds, or from what you say of it."""
     from konsil.prepare.guess import write_first_file
 
     with progress() as report:
-        first = write_first_file(folder, task, overwrite, report)
+        first = write_first_file(folder, task, overwrite, report, images, masks or [])
     _say(first.in_words())
 
 

@@ -70,7 +70,7 @@ PATIENTS = (
     ),
     (r"^(.+)_\d+$", "anna_01"),
     (r"^(.+)-\d+$", "Case02-1"),
-    (r"^([A-Za-z]*\d+)[-_ ]", "P1_a_0"),
+    (r"^([A-Za-z]*\d+)[-_ ]", "P1_ax"),
 )
 # Optic disc and cup. OD is also a right eye: only where OC is beside it does it mean the disc.
 OPTIC = {"od": "disc", "disc": "disc", "oc": "cup", "cup": "cup"}
