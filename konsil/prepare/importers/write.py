@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -135,7 +134,8 @@ def _write_cases(
     totals, done = Counter(case.site for case in cases), Counter[str]()
     results: list[Result] = []
     found = Findings()
-    with ThreadPool(THREADS) as pool, _at_rest(pool):
+    pool = ThreadPool(THREADS)
+    try:
         for case, result in zip(cases, pool.imap(write, cases), strict=True):
             results.append(result)
             if isinstance(result, BadFile):
@@ -143,18 +143,11 @@ def _write_cases(
             done[case.site] += 1
             if report is not None:
                 report(case.site, done[case.site], totals[case.site])
-    found.raise_if_any(source.root)
-    return results
-
-
-@contextmanager
-def _at_rest(pool: ThreadPool) -> Iterator[None]:
-    """Whatever happens, no thread writes any more when the folder is cleared away."""
-    try:
-        yield
-    finally:
+    finally:  # no thread writes any more when the folder is cleared away
         pool.terminate()
         pool.join()
+    found.raise_if_any(source.root)
+    return results
 
 
 def _by_site(
