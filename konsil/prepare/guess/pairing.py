@@ -11,12 +11,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from konsil.prepare.guess.files import Unit
 from konsil.prepare.guess.rules import OPTIC, called, preference, role_of
 
 MOST_STRUCTURES = 8
 MOST_TEMPLATES = 24  # of files that lie alike
+LOOKED_AT = 1000  # names, to see what they have in common
 NEARLY_ALL = 0.8
 Stars = tuple[str, ...]
 
@@ -30,7 +32,9 @@ class Template:
     before: str = ""
     after: str = ""
     name: str | None = None  # the whole name, where a folder says whose it is: P01/T2, P01/mask
+    _ends: dict[int, set[Stars]] = field(default_factory=dict, init=False, compare=False)
 
+    @cached_property
     def matches(self) -> dict[Stars, Unit]:
         """Its files, by what stands in place of the stars."""
         found = {}
@@ -40,6 +44,18 @@ class Template:
                 free = (n for n, said in zip(unit.dirs, self.folders, strict=True) if said is None)
                 found[(*free, *core)] = unit
         return found
+
+    @property
+    def stars(self) -> int:
+        """How many there are."""
+        return self.folders.count(None) + (self.name is None)
+
+    def ends(self, shared: int) -> set[Stars]:
+        """What the last stars stand for."""
+        skipped = self.stars - shared
+        if shared not in self._ends:
+            self._ends[shared] = {stars[skipped:] for stars in self.matches}
+        return self._ends[shared]
 
     def _core(self, stem: str) -> Stars | None:
         if self.name is not None:
@@ -53,7 +69,7 @@ class Template:
         folders = ["*" if said is None else _literal(said) for said in self.folders]
         varying = f"{_literal(self.before)}*{_literal(self.after)}"
         name = varying if self.name is None else _literal(self.name)
-        return "/".join([*folders, name + either({u.suffix for u in self.matches().values()})])
+        return "/".join([*folders, name + either({u.suffix for u in self.matches.values()})])
 
     def said(self) -> list[str]:
         """What is not free in it."""
@@ -102,6 +118,8 @@ def _templates(groups: Iterable[Sequence[Unit]]) -> Iterator[Template]:
 def affixes(stems: Sequence[str]) -> list[tuple[str, str]]:
     """Beginnings and endings that several names have, cut between words: 1 does not begin 10."""
     times: Counter[tuple[str, str]] = Counter()
+    if len(stems) > LOOKED_AT:  # in one piece each: c01_cup and c01_disc take turns
+        stems = [*stems[: LOOKED_AT // 2], *stems[-LOOKED_AT // 2 :]]
     for stem in stems:
         for k in range(1, len(stem)):
             left, right = stem[k - 1], stem[k]
@@ -156,24 +174,23 @@ def pair(images: Sequence[Unit], masks: Sequence[Unit]) -> Pairing | None:
     """The best way to give every image its mask or masks; None if there is none."""
     elsewhere = {name for image in images for name in image.parts}
     split = [part for own in _alike(masks) for part in _by_structure(own, elsewhere)]
-    labels = [(template, template.matches()) for template in _templates(split)]
+    labels = list(_templates(split))
     best: tuple[tuple[object, ...], Template, list[tuple[int, Template]]] | None = None
     for template in _templates(_alike(images)):
-        stars = template.matches()
-        fits = [(agreeing(stars, other), label) for label, other in labels]
+        fits = [(agreeing(template, label), label) for label in labels]
         hits = max(number for number, _ in fits)
-        plain = (bool(template.affix), len(stars) - hits, template.wanted(), len(template.affix))
+        misses = len(template.matches) - hits
+        plain = (bool(template.affix), misses, template.wanted(), len(template.affix))
         rank = (-hits, _strangers(template, masks), *plain, template.said())
         if hits and (best is None or rank < best[0]):
             best = rank, template, [fit for fit in fits if fit[0] >= NEARLY_ALL * hits]
     return None if best is None else _pairing(best[1], _one_a_mask(best[2]), [*images, *masks])
 
 
-def agreeing(images: Iterable[Stars], masks: Iterable[Stars]) -> int:
+def agreeing(images: Template, masks: Template) -> int:
     """For how many images the stars, from the end as many as both have, are those of a mask."""
-    one, other = set(images), set(masks)
-    shared = min(len(next(iter(one), ())), len(next(iter(other), ())))
-    return len({s[len(s) - shared :] for s in one} & {s[len(s) - shared :] for s in other})
+    shared = min(images.stars, masks.stars)
+    return len(images.ends(shared) & masks.ends(shared))
 
 
 def _strangers(template: Template, masks: Sequence[Unit]) -> int:
@@ -184,7 +201,7 @@ def _strangers(template: Template, masks: Sequence[Unit]) -> int:
     there = {"/".join(mask.dirs[: depth + 1]) for mask in masks if len(mask.dirs) > depth}
     strange = there - {unit.path for unit in template.units}
     units = tuple(Unit(folder, "series") for folder in strange)
-    return len(replace(template, units=units).matches())
+    return len(replace(template, units=units).matches)
 
 
 def _one_a_mask(fits: list[tuple[int, Template]]) -> list[Template]:
@@ -193,7 +210,7 @@ def _one_a_mask(fits: list[tuple[int, Template]]) -> list[Template]:
     kept = []
     order = sorted(fits, key=lambda fit: (-fit[0], len(fit[1].affix), fit[1].said()))
     for _, template in order:
-        units = set(template.matches().values())
+        units = set(template.matches.values())
         if not units & taken:
             kept.append(template)
             taken |= units
@@ -201,9 +218,9 @@ def _one_a_mask(fits: list[tuple[int, Template]]) -> list[Template]:
 
 
 def _pairing(images: Template, masks: Sequence[Template], every: Sequence[Unit]) -> Pairing:
-    used = list(images.matches().values())
+    used = list(images.matches.values())
     named = dict(zip(_structure_names(masks), masks, strict=True))
-    files = {name: list(template.matches().values()) for name, template in named.items()}
+    files = {name: list(template.matches.values()) for name, template in named.items()}
     taken = {*used, *(unit for own in files.values() for unit in own)}
     labels = {name: template.pattern() for name, template in named.items()}
     unused = [unit for unit in every if unit not in taken]
