@@ -601,6 +601,14 @@ def test_thick_slices_choose_the_view(build):
     assert Written(build).content["slices"]["view"] == "coronal"
 
 
+def test_ct_gets_a_word_about_windows(build):
+    array, mask, affine = volume(0)
+    for i in range(3):
+        write_nifti(build.root / f"images/P{i}.nii.gz", array.astype(np.int16) - 2000, affine)
+        write_nifti(build.root / f"masks/P{i}.nii.gz", mask, affine)
+    assert "federation: looks like CT: a window in Hounsfield units" in Written(build).to_do
+
+
 def test_a_folder_of_dicom_slices_a_patient(build):
     for number, patient in enumerate(PATIENTS):
         array, mask, affine = volume(number)

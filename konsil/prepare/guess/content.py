@@ -23,6 +23,7 @@ from konsil.prepare.guess.files import Unit
 MOST_VALUES = 12  # of a mask; more are grey levels
 MOST = {"picture": 200, "volume": 12, "series": 12}  # of a site's masks that are opened
 IMAGES = 20  # of a site that are opened, if they are pictures; of volumes one
+HOUNSFIELD = -500  # below this only CT goes
 SLAB = 1.5  # times thicker than wide: voxels are looked at along their longest side
 
 
@@ -199,6 +200,11 @@ def _volume(root: Path, draft: Draft, site: SiteDraft) -> tuple[bool, list[str]]
     except BadFile:
         return False, [path.name]
     settings["slices"]["view"] = _view(volume.affine)
+    if volume.array.min() < HOUNSFIELD:
+        draft.to_do.append(
+            f"{site.name}: looks like CT: a window in Hounsfield units, such as [-160, 240] for "
+            "soft tissue, keeps more than percentiles"
+        )
     return volume.array.ndim == 4, []
 
 

@@ -79,64 +79,56 @@ def _one_file_for_all(
         draft.comments["structures"] = ["(!) No mask could be understood: this is a placeholder."]
         return
     codes = {site: [own.code(v) for v in own.labels] for site, own in clear.items()}
-    given = dict(known)
-    for own in clear.values():
-        given |= own.names
-    seen = _seen(codes, clear)
-    if max(map(len, codes.values())) == 1:
-        named = _one_structure(draft, facts, codes, given)
-        draft.comments["structures"] = ["(!) Give it its name.", f"Found {seen}."]
+    most = max(map(len, codes.values()))
+    names = ["foreground"] if most == 1 else [f"structure_{k}" for k in range(1, most + 1)]
+    if len({own.coloured for own in clear.values()}) > 1 or (most > 1 and _differ(codes)):
+        _by_rank(draft, facts, codes, names)
     else:
-        named = _several(draft, facts, codes, given)
+        names = _alike(draft, codes, {**known, **_segment_names(clear)}, most)
+    new = [name for name in names if name == "foreground" or name.startswith("structure_")]
+    seen = _seen(codes, clear)
+    if most == 1:
+        draft.comments["structures"] = ["(!) Give it its name.", f"Found {seen}."]
+        draft.to_do += [f"structures: give {name} its name; found {seen}" for name in new]
+    else:
         edit = "(!) Edit the names and what belongs to them."
         draft.comments["structures"] = [edit, f"Found {seen}.", *NESTED]
-    if named:
-        draft.to_do.append(f"structures: {named}; found {seen}")
+        draft.to_do.append(f"structures: {'give' if new else 'check'} their names; found {seen}")
 
 
-def _one_structure(
-    draft: Draft,
-    facts: Mapping[str, MaskFacts],
-    codes: Mapping[str, list[Any]],
-    given: Mapping[int, str],
-) -> str:
-    """One value at each site: that is the structure."""
-    every = list(dict.fromkeys(code for own in codes.values() for code in own))
-    name = given.get(every[0], "foreground") if len(every) == 1 else "foreground"
+def _segment_names(facts: Mapping[str, MaskFacts]) -> dict[int, str]:
+    return {value: name for own in facts.values() for value, name in own.names.items()}
+
+
+def _alike(
+    draft: Draft, codes: Mapping[str, list[Any]], given: Mapping[int, str], most: int
+) -> list[str]:
+    """The same mapping for all sites, in the order of values; its names."""
+    every = sorted({code for own in codes.values() for code in own})
+    if most == 1:
+        name = given.get(every[0], "foreground") if len(every) == 1 else "foreground"
+        mapping = {name: every}
+    else:
+        mapping = {given.get(code) or f"structure_{k}": [code] for k, code in enumerate(every, 1)}
     for site in draft.sites:
-        own = [code for code in every if isinstance(code, str) == facts[site.name].coloured]
-        site.settings["structures"] = {name: own or every}
-    return f"give {name} its name" if name == "foreground" else ""
+        site.settings["structures"] = mapping
+    return list(mapping)
 
 
-def _several(
-    draft: Draft,
-    facts: Mapping[str, MaskFacts],
-    codes: Mapping[str, list[Any]],
-    given: Mapping[int, str],
-) -> str:
-    """The same values for all sites; or, where sites write other ones, each its own in order."""
-    every: list[Any] = sorted({code for own in codes.values() for code in own}, key=str)
-    alike = len({isinstance(code, str) for code in every}) == 1 and not _differ([*codes.values()])
-    if not alike:
-        _by_rank(draft, facts, codes)
-        return "give their names"
-    every.sort()
-    names = [given.get(code) or f"structure_{k}" for k, code in enumerate(every, 1)]
-    for site in draft.sites:
-        site.settings["structures"] = {n: [code] for n, code in zip(names, every, strict=True)}
-    return "check their names" if all(code in given for code in every) else "give their names"
-
-
-def _differ(codes: list[list[Any]]) -> bool:
+def _differ(codes: Mapping[str, list[Any]]) -> bool:
     """As many values everywhere, but other ones: each site has a mapping of its own."""
-    different = any(not set(one) & set(other) for one in codes for other in codes)
-    return different and len(set(map(len, codes))) == 1
+    sets = [set(own) for own in codes.values()]
+    return len(set(map(len, sets))) == 1 and any(not one & other for one in sets for other in sets)
 
 
-def _by_rank(draft: Draft, facts: Mapping[str, MaskFacts], codes: Mapping[str, list[Any]]) -> None:
+def _by_rank(
+    draft: Draft,
+    facts: Mapping[str, MaskFacts],
+    codes: Mapping[str, list[Any]],
+    names: Sequence[str],
+) -> None:
+    """Each site's own values in their order."""
     fullest = sorted(codes.values(), key=len, reverse=True)
-    names = [f"structure_{k}" for k in range(1, len(fullest[0]) + 1)]
     for site in draft.sites:
         masks = facts[site.name]
         kind = [own for own in fullest if isinstance(own[0], str) == masks.coloured] or fullest
