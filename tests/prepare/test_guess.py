@@ -136,6 +136,17 @@ def test_masks_that_only_their_suffix_tells_apart(build):
     assert written.images == {"north": 6, "south": 6}
 
 
+def test_flat_pictures_are_not_taken_for_masks_of_one_another(build):
+    """Classes of drawings: the same names, few values on both sides."""
+    for site in SITES:
+        for name in ("ill", "well"):
+            for i in range(5):
+                build.array(f"{site}/{name}/{i}.png", mask_of(f"{name}{i}"))
+    written = Written(build)
+    assert written.content["classes"] == ["ill", "well"]
+    assert written.images == {"north": 10, "south": 10}
+
+
 def test_several_suffixes(build):
     for i in range(6):
         build.image(f"north/images/c{i}.{'png' if i % 2 else 'JPG'}")

@@ -13,6 +13,7 @@ from konsil.prepare.guess.draft import site_name
 from konsil.prepare.guess.files import Unit
 from konsil.prepare.guess.rules import called, discs_and_cups, joined, role_of, says, skeleton
 
+ALIKE = 0.9  # of two folders' names, for one to hold the masks of the other
 LOOKED_AT = 3  # files of a folder, to tell masks from images
 FEW = 6  # contrasts of one patient; fewer numbered folders than this are not called patients
 
@@ -59,24 +60,33 @@ def _masks_in(dirs: tuple[str, ...], units: Sequence[Unit]) -> list[bool]:
 
 
 def _by_content(root: Path, units: Sequence[Unit]) -> set[Unit]:
-    """Of files with the same names in two folders, or of two kinds, those that hold few values."""
-    twins: dict[tuple[object, ...], dict[str, list[Unit]]] = defaultdict(lambda: defaultdict(list))
+    """Folders side by side with files of the same names, of which one holds few values; or files
+    of the same names and two suffixes in one folder.
+    """
+    beside: dict[object, dict[str, list[Unit]]] = defaultdict(lambda: defaultdict(list))
     for unit in units:
         if unit.kind == "picture":
-            twins[unit.dirs, unit.stem][unit.suffix].append(unit)
-            twins[unit.dirs[:-1], "folders", unit.stem][unit.dirs[-1] if unit.dirs else ""] += [
-                unit
-            ]
-    sides: dict[tuple[object, ...], list[Unit]] = defaultdict(list)
-    for place, own in twins.items():
-        for side, found in own.items() if len(own) > 1 else ():
-            sides[*place[:-1], side] += found
+            beside[unit.dirs][unit.suffix].append(unit)
+            if unit.dirs:
+                beside["folders", unit.dirs[:-1]][unit.dirs[-1]].append(unit)
     masks: set[Unit] = set()
-    for found in sides.values():
-        few = found[:: max(1, len(found) // LOOKED_AT)][:LOOKED_AT]
-        if all(few_valued(root / unit.path) for unit in few):
-            masks.update(found)
+    for groups in beside.values():
+        flat = {name for name, own in groups.items() if len(groups) > 1 and _is_flat(root, own)}
+        stems = {name: {unit.stem for unit in own} for name, own in groups.items()}
+        twins = [
+            any(
+                len(stems[name] & stems[o]) >= ALIKE * len(stems[name]) for o in stems.keys() - flat
+            )
+            for name in flat
+        ]
+        if all(twins):
+            masks |= {unit for name in flat for unit in groups[name]}
     return masks
+
+
+def _is_flat(root: Path, units: Sequence[Unit]) -> bool:
+    step = max(1, len(units) // LOOKED_AT)
+    return all(few_valued(root / unit.path) for unit in units[::step][:LOOKED_AT])
 
 
 # --- sites and patients -------------------------------------------------------------------------
