@@ -1,8 +1,8 @@
 """What an experiment chooses by name: methods, networks, tasks, importers.
 
 Every kind is found the same way, in three places: in its own package (`konsil.methods`), in a
-user's file (`--plugin`), and in installed packages, through entry points of the group that has
-the package's name. None of them is listed anywhere.
+user's file (`--plugin`), and in installed packages, through entry points of a group that has the
+package's name unless the kind says otherwise. None of them is listed anywhere.
 
 The plan's hash holds what a plugin file contains and not where it lies. A plugin is one file: what
 it imports beside Konsil is the environment's, like Konsil's own libraries.
@@ -35,10 +35,14 @@ class Registry(Generic[T]):
     """Everything of one kind, by name."""
 
     def __init__(
-        self, kind: str, package: str, check: Callable[[str, T], None] = lambda name, entry: None
+        self,
+        kind: str,
+        package: str,
+        check: Callable[[str, T], None] = lambda name, entry: None,
+        group: str | None = None,
     ) -> None:
-        """`check` refuses what could only fail in the middle of a plan."""
-        self.kind, self.package = kind, package
+        """`check` refuses what could only fail in the middle of a plan; `group`: entry points'."""
+        self.kind, self.package, self.group = kind, package, group or package
         self._check = check
         self._entries: dict[str, T] = {}
         self._homes: dict[str, tuple[str, str]] = {}  # name -> module and name of its definition
@@ -94,13 +98,13 @@ class Registry(Generic[T]):
         package = importlib.import_module(self.package)
         for module in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{self.package}.{module.name}")
-        for entry in entry_points(group=self.package):
+        for entry in entry_points(group=self.group):
             try:
                 entry.load()
             except Exception as error:
                 source = f"{entry.dist.name} " if entry.dist else ""
                 raise ConfigError(
-                    f"{source}(entry point {entry.name} = {entry.value} of {self.package}): "
+                    f"{source}(entry point {entry.name} = {entry.value} of {self.group}): "
                     f"{type(error).__name__}: {error}; mend or uninstall it"
                 ) from None
 

@@ -38,15 +38,26 @@ def init(
     task: Annotated[
         str | None, typer.Option(help="segmentation or classification. Default: what it looks like")
     ] = None,
+    images: Annotated[
+        str | None,
+        typer.Option(metavar="GLOB", help="Which files are images, e.g. '{site}/photos/*.jpg'."),
+    ] = None,
+    masks: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GLOB",
+            help="Their masks, e.g. '{site}/drawn/*_m.png'; disc=GLOB and cup=GLOB for one each.",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace a federation.yaml that is there.")
     ] = False,
 ) -> None:
-    """Write a first federation.yaml from what a folder holds."""
+    """Write a first federation.yaml from what a folder holds, or from what you say of it."""
     from konsil.prepare.guess import write_first_file
 
     with progress() as report:
-        first = write_first_file(folder, task, overwrite, report)
+        first = write_first_file(folder, task, overwrite, report, images, masks or [])
     _say(first.in_words())
 
 
@@ -108,11 +119,17 @@ def import_(
     centres: Annotated[
         bool, typer.Option("--centres", help="A site for each centre that can be told apart.")
     ] = False,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option("--plugin", metavar="FILE.py", help="An importer of your own."),
+    ] = None,
     json_: AsJson = False,
 ) -> None:
     """Bring a public data set into the common form. Without SRC: what it is and where to get it."""
     from konsil.prepare.importers import Options, import_dataset
+    from konsil.registry import load_plugins
 
+    load_plugins(plugin or [])
     if source is None or name is None:
         _print_importers(name)
         return
@@ -131,13 +148,13 @@ def import_(
 
 def _print_importers(name: str | None) -> None:
     """One data set in full, or all in a table."""
-    from konsil.prepare.importers import importer, importers
+    from konsil.prepare.importers import IMPORTERS
 
     if name is not None:
-        _say(importer(name).describe())
+        _say(IMPORTERS.find(name, "konsil data import").describe())
         return
     table = Table("name", "data set", "sites")
-    for one in importers().values():
+    for one in IMPORTERS.all().values():
         table.add_row(one.name, one.title, ", ".join(one.sites))
     console.print(table)
     _say("konsil data import NAME: its layout, its licence, where to get it")

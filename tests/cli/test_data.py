@@ -75,6 +75,16 @@ def test_an_existing_file_is_not_replaced(konsil, folder):
     assert konsil("data", "init", folder, "--overwrite").code == 0
 
 
+def test_patterns_instead_of_guesses(konsil, folder):
+    patterns = ("--images", "{site}/images/*.png", "--masks", "{site}/masks/*.png")
+    done = konsil("data", "init", folder, *patterns)
+    assert done.code == 0
+    assert "south: 12 images" in done.out
+    done = konsil("data", "init", folder, "--overwrite", *patterns[:2])
+    assert done.code == 1
+    assert "--masks GLOB is missing" in done.err
+
+
 def test_errors_end_the_check_with_1(konsil, folder, tmp_path):
     konsil("data", "init", folder)
     text = (folder / "federation.yaml").read_text()
@@ -103,7 +113,7 @@ def test_importers_are_listed_and_described(konsil):
     assert "licence" in done.out
     done = konsil("data", "import", "no-such-set")
     assert done.code == 1
-    assert "no such importer" in done.err
+    assert "unknown importer" in done.err
 
 
 def test_an_import_needs_a_place(konsil, tmp_path):

@@ -11,10 +11,21 @@ import pytest
 import yaml
 
 from konsil.data.manifest import read_manifest
-from konsil.errors import DataError
+from konsil.errors import DataError, KonsilError
 from konsil.prepare.guess import write_first_file
-from konsil.prepare.guess.affixes import Affix, relations
-from konsil.prepare.guess.words import class_order, discs_and_cups, role_of
+from konsil.prepare.guess.pairing import affixes
+from konsil.prepare.guess.rules import (
+    PATIENTS as PATIENT_NAMES,
+)
+from konsil.prepare.guess.rules import (
+    RULES,
+    class_order,
+    discs_and_cups,
+    joined,
+    role_of,
+    says,
+    words,
+)
 from tests.data.volume_files import (
     grid,
     noise,
@@ -32,8 +43,8 @@ PATIENTS = ("P01", "P02", "P03", "P04")
 class Written:
     """The file that init wrote, and the federation that comes of it."""
 
-    def __init__(self, build, task=None):
-        self.first = write_first_file(build.root, task)
+    def __init__(self, build, task=None, **given):
+        self.first = write_first_file(build.root, task, **given)
         self.text = self.first.path.read_text(encoding="utf-8")
         self.content = yaml.safe_load(self.text)
         self.sites = self.content["sites"]
@@ -123,6 +134,17 @@ def test_masks_that_only_their_suffix_tells_apart(build):
     written = Written(build)
     assert written.sites["north"] == {"images": "north/*.jpg", "labels": "north/*.png"}
     assert written.images == {"north": 6, "south": 6}
+
+
+def test_flat_pictures_are_not_taken_for_masks_of_one_another(build):
+    """Classes of drawings: the same names, few values on both sides."""
+    for site in SITES:
+        for name in ("ill", "well"):
+            for i in range(5):
+                build.array(f"{site}/{name}/{i}.png", mask_of(f"{name}{i}"))
+    written = Written(build)
+    assert written.content["classes"] == ["ill", "well"]
+    assert written.images == {"north": 10, "south": 10}
 
 
 def test_several_suffixes(build):
@@ -590,6 +612,14 @@ def test_thick_slices_choose_the_view(build):
     assert Written(build).content["slices"]["view"] == "coronal"
 
 
+def test_ct_gets_a_word_about_windows(build):
+    array, mask, affine = volume(0)
+    for i in range(3):
+        write_nifti(build.root / f"images/P{i}.nii.gz", array.astype(np.int16) - 2000, affine)
+        write_nifti(build.root / f"masks/P{i}.nii.gz", mask, affine)
+    assert "federation: looks like CT: a window in Hounsfield units" in Written(build).to_do
+
+
 def test_a_folder_of_dicom_slices_a_patient(build):
     for number, patient in enumerate(PATIENTS):
         array, mask, affine = volume(number)
@@ -674,6 +704,77 @@ def test_a_table_of_paths_and_classes(build):
     assert written.images == {"north": 9}
 
 
+# --- as a person says ---------------------------------------------------------------------------
+
+
+def test_patterns_that_a_person_gives(build):
+    """Names that no rule knows; the mask's stars are the image's."""
+    write_pairs(build, "data/{site}/pix/c{i}.png", "data/{site}/vess/c{i}_manual1.png")
+    given = {"images": "data/{site}/pix/*.png", "masks": ["data/{site}/vess/*_manual1.png"]}
+    written = Written(build, **given)
+    assert written.sites["north"] == {
+        "images": "data/north/pix/*.png",
+        "labels": "data/north/vess/*_manual1.png",
+    }
+    assert written.images == {"north": 6, "south": 6}
+    assert written.content["structures"] == {"foreground": [255]}
+
+
+def test_a_pattern_for_each_structure_and_no_site(build):
+    for name in ("one", "two"):
+        write_pairs(build, "c{i}.png", f"{name}/{{i}}.png", sites=[""])
+    written = Written(build, images="c*.png", masks=["disc=one/*.png", "cup=two/*.png"])
+    assert list(written.sites) == ["federation"]
+    assert written.sites["federation"]["labels"] == {"disc": "one/*.png", "cup": "two/*.png"}
+    assert set(written.federation.labels) == {"disc", "cup"}
+
+
+def test_a_pattern_for_images_in_folders_of_classes(build):
+    for site in SITES:
+        build.classes(f"{site}/train", a=4, b=5)
+        build.image(f"{site}/photos/x.png")
+    given = {"task": "classification", "images": "{site}/train/*/*.png"}
+    written = Written(build, **given)
+    assert written.content["classes"] == ["a", "b"]
+    assert written.images == {"north": 9, "south": 9}
+
+
+def test_patterns_for_series_and_folders_of_masks(build):
+    for number, patient in enumerate(PATIENTS):
+        array, mask, affine = volume(number)
+        write_series(build.root / f"{patient}/x", array, affine)
+        write_pictures(build.root / f"{patient}/y", mask, lambda k: f"{k + 1:03d}.png")
+    written = Written(build, images="*/x", masks=["*/y"])
+    assert written.images == {"federation": 8}
+    assert written.content["slices"]["view"] == "axial"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"masks": ["*.png"]}, "--images GLOB is missing"),
+        ({"images": "*.png"}, "--masks GLOB is missing.*--task classification"),
+        ({"images": "{site}/*.jpg", "masks": ["{site}/*.png"]}, "matches nothing below"),
+        ({"images": "{site}/images/*.png", "masks": ["masks/*.png"]}, "{site} stands in all of"),
+        (
+            {"images": "{site}/images/*.png", "masks": ["{site}/gt/*.png"]},
+            "--masks north/gt/.*: matches no image below",
+        ),
+        ({"images": "../*.png", "masks": ["*/masks/*.png"]}, "stay in its folder"),
+        (
+            {"images": "{site}/images/*.png", "masks": ["a=x/*.png", "y/*.png"]},
+            "several need a structure each",
+        ),
+        ({"images": "images/{site}.png", "masks": ["masks/{site}.png"]}, "a folder's name"),
+    ],
+)
+def test_patterns_that_lead_nowhere(build, given, message):
+    build.pairs("north")
+    with pytest.raises(KonsilError, match=message):
+        write_first_file(build.root, **given)
+    assert not (build.root / "federation.yaml").exists()
+
+
 # --- what cannot be done ------------------------------------------------------------------------
 
 
@@ -745,18 +846,27 @@ def test_what_is_left_alone_is_said(build):
 # --- parts --------------------------------------------------------------------------------------
 
 
-def test_relations_of_names():
-    images = {f"case{i}_t2" for i in range(1, 12)}
-    masks = {f"case{i}_{name}" for i in range(1, 12) for name in ("disc", "cup")}
-    found = {(r.image, r.mask, r.hits) for r in relations(images, masks)}
-    assert (Affix(after="_t2"), Affix(after="_disc"), 11) in found
-    assert (Affix(after="_t2"), Affix(after="_cup"), 11) in found
-    assert max(hits for *_, hits in found) == 11
+def test_beginnings_and_endings_that_names_share():
+    stems = [f"case{i}_{name}" for i in range(1, 12) for name in ("disc", "cup")]
+    assert {("", "_disc"), ("", "_cup"), ("case", "")} <= set(affixes(stems))
 
 
 def test_a_number_is_not_the_beginning_of_another():
-    assert relations({"1"}, {"10_mask"}) == []
-    assert [r.hits for r in relations({"1", "10"}, {"1_mask", "10_mask"})] == [2]
+    assert ("", "0") not in affixes(["10", "20"])
+    assert ("", "_mask") in affixes(["1_mask", "10_mask"])
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.words)
+def test_every_rule_fits_its_example(rule):
+    parts = rule.example.split("/")
+    own = set(rule.words.split())
+    assert any(says(rule.role, part) and own & {joined(part), *words(part)} for part in parts)
+
+
+@pytest.mark.parametrize(("pattern", "example"), PATIENT_NAMES)
+def test_every_pattern_for_patients_fits_its_example(pattern, example):
+    first = next(p for p, _ in PATIENT_NAMES if re.search(p, example))
+    assert first == pattern
 
 
 @pytest.mark.parametrize(

@@ -1,37 +1,43 @@
 """`konsil data init`: a first federation file from a folder as people have it.
 
-It looks at names, at headers and at a sample of the files. Whatever it had to guess is marked in
-the file and said again in `FirstFile.to_do`.
+It looks at names (`rules.py` is the table of what they may mean), at headers and at a sample of the
+files. Whatever it had to guess is marked in the file and said again in `FirstFile.to_do`.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
 
 from konsil.data.findings import Findings
-from konsil.data.listing import Listing, list_manifest
+from konsil.data.listing import PARTS, Listing, list_manifest
 from konsil.data.manifest import NAME, FederationFile, Manifest
+from konsil.data.sources import Item
+from konsil.data.tables import check_splits_given
 from konsil.errors import DataError
 from konsil.files import write_text
+from konsil.prepare.guess.content import look_at_images, look_at_masks
 from konsil.prepare.guess.draft import Draft, some_of
-from konsil.prepare.guess.inside import look_inside
-from konsil.prepare.guess.layout import classification, loose_sites, segmentation
+from konsil.prepare.guess.files import Contents, look_around
+from konsil.prepare.guess.layouts import as_given, classification, loose_sites, segmentation
+from konsil.prepare.guess.patients import add_patients
 from konsil.prepare.guess.roles import sort_out
-from konsil.prepare.guess.splits import FILE as SPLITS_FILE
-from konsil.prepare.guess.splits import splits_of_folders, splits_table
+from konsil.prepare.guess.rules import joined
+from konsil.prepare.guess.structures import add_structures, names_from_dataset
 from konsil.prepare.guess.tables import Table, classes_from_names, from_paths, read_tables
-from konsil.prepare.guess.text import as_yaml
-from konsil.prepare.guess.walk import Contents, walk
 
 __all__ = ["FirstFile", "write_first_file"]
 
 Report = Callable[[str, int, int], None]
 TASKS = ("segmentation", "classification")
+SPLIT = {"train": 0.5, "val": 0.25, "test": 0.25, "seed": 0}
+SPLITS_FILE = "federation-splits.csv"
 
 
 @dataclass(frozen=True)
@@ -51,31 +57,35 @@ class FirstFile:
 
 
 def write_first_file(
-    folder: Path, task: str | None = None, overwrite: bool = False, report: Report | None = None
+    folder: Path,
+    task: str | None = None,
+    overwrite: bool = False,
+    report: Report | None = None,
+    images: str | None = None,
+    masks: Sequence[str] = (),
 ) -> FirstFile:
     """Write `federation.yaml` into a folder from what lies there.
 
-    `report(what, done, total)` counts the sites whose files were looked into. Raises DataError, and
-    then nothing is written.
+    `images` and `masks` are patterns that say which files are meant, {site} in them standing for
+    the site; nothing is guessed of that then. `report(what, done, total)` counts the sites whose
+    files were looked into. Raises DataError or ConfigError, and then nothing is written.
     """
     path = folder / NAME
     if task not in (None, *TASKS):
         raise DataError(f"task = {task}: it is one of {', '.join(TASKS)}")
-    contents = walk(folder)
+    contents = look_around(folder)
     _refuse_to_replace(path, overwrite)
-    tables = read_tables(folder, contents)
-    draft = _draft(folder, contents, tables, task)
-    look_inside(folder, contents, tables, draft, report)
+    tables = read_tables(folder, contents.tables)
+    if images is None and not masks:
+        draft = _guessed(folder, contents, tables, task)
+    else:
+        draft = as_given(folder, contents, task, images, masks)
+    _look_inside(folder, contents, tables, draft, report)
     draft.settle()
     listing = _list(path, draft)
-    splits = splits_of_folders(draft, listing.items)
+    splits = _splits_of_folders(draft, listing.items)
     _describe(draft, contents, listing)
-    try:
-        if splits:
-            write_text(folder / SPLITS_FILE, splits_table(splits))
-        write_text(path, as_yaml(draft))
-    except OSError as error:
-        raise DataError(_not_writable(folder, error)) from None
+    _write(path, draft, splits)
     return FirstFile(path, draft.found, draft.to_do)
 
 
@@ -87,18 +97,28 @@ def _refuse_to_replace(path: Path, overwrite: bool) -> None:
         )
 
 
-def _not_writable(folder: Path, error: OSError) -> str:
-    return (
-        f"{folder}: cannot be written ({error.strerror}). Make a folder of your own with links to "
-        f"the sites, and give that: mkdir federation && ln -s {folder.resolve()}/* federation/ && "
-        "konsil data init federation"
-    )
+def _write(path: Path, draft: Draft, splits: Sequence[Item]) -> None:
+    table = io.StringIO(newline="")
+    rows = csv.writer(table)
+    rows.writerow(["site", "image", "split"])
+    rows.writerows([item.site, item.image, item.split] for item in splits)
+    try:
+        if splits:
+            write_text(path.with_name(SPLITS_FILE), table.getvalue())
+        write_text(path, draft.as_yaml())
+    except OSError as error:
+        folder = path.parent
+        raise DataError(
+            f"{folder}: cannot be written ({error.strerror}). Make a folder of your own with links "
+            f"to the sites, and give that: mkdir federation && ln -s {folder.resolve()}/* "
+            "federation/ && konsil data init federation"
+        ) from None
 
 
 # --- what it is ---------------------------------------------------------------------------------
 
 
-def _draft(folder: Path, contents: Contents, tables: Sequence[Table], task: str | None) -> Draft:
+def _guessed(folder: Path, contents: Contents, tables: Sequence[Table], task: str | None) -> Draft:
     """The way of reading the folder that works: a list, masks, folders of classes."""
     if not contents.units:
         raise DataError(_nothing(folder, contents))
@@ -113,8 +133,7 @@ def _draft(folder: Path, contents: Contents, tables: Sequence[Table], task: str 
     if draft is None:
         raise DataError(_not_understood(folder, contents, task))
     if roles.unlabelled:
-        paths = some_of([unit.path for unit in roles.unlabelled])
-        draft.to_do.append(f"images without labels, not used: {paths}")
+        draft.to_do.append(f"images without labels, not used: {some_of(roles.unlabelled)}")
     return draft
 
 
@@ -135,8 +154,63 @@ def _not_understood(folder: Path, contents: Contents, task: str | None) -> str:
         f"{folder}: how these {len(contents.units)} files are meant{wanted} was not understood, "
         f"for example\n{examples}\n  Understood are, in one folder a site: images/ and masks/; "
         "case01.png with case01_mask.png beside it; one folder a class; one folder a patient with "
-        "a mask in it; or a CSV with columns of paths. Or write the file yourself: docs/data.md"
+        "a mask in it; or a CSV with columns of paths. Or say which files are meant, as in\n"
+        f"    konsil data init {folder} --images '{{site}}/photos/*.png' "
+        "--masks '{site}/drawn/*_m.png'\n  or write the file yourself: docs/data.md"
     )
+
+
+# --- what is in it ------------------------------------------------------------------------------
+
+
+def _look_inside(
+    root: Path, contents: Contents, tables: Sequence[Table], draft: Draft, report: Report | None
+) -> None:
+    """Open a sample of every site's files and write down what follows from it."""
+    masks, coloured = {}, False
+    reading = Draft(draft.task, comments=draft.comments)  # said after structures and patients
+    for done, site in enumerate(draft.sites, 1):
+        masks[site.name] = {name: look_at_masks(root, own) for name, own in site.masks.items()}
+        coloured |= look_at_images(root, reading, site)
+        if report is not None:
+            report("sites looked into", done, len(draft.sites))
+    if draft.task == "segmentation":
+        add_structures(draft, masks, names_from_dataset(root, contents.datalists))
+    add_patients(draft, tables)
+    draft.to_do += reading.to_do
+    draft.top["channels"] = 3 if coloured else 1
+    draft.top["split"] = SPLIT
+    draft.comments["split"] = ["Drawn by patient within each site."]
+
+
+def _splits_of_folders(draft: Draft, items: Sequence[Item]) -> list[Item]:
+    """The items with the splits that folders called train, val and test say, if all do."""
+    divided = [replace(item, split=_split(item)) for item in items]
+    without = [item.image for item in divided if not item.split]
+    if len(without) == len(items) or any(item.split for item in items):
+        return []  # nothing is said, or a list says it
+    if without:
+        draft.to_do.append(
+            f"folders say train, val or test of some images but not of all, {without[0]} for "
+            "example: so splits are drawn"
+        )
+        return []
+    found = Findings()
+    check_splits_given(divided, found)
+    try:
+        found.raise_if_any("folders called train, val and test")
+    except DataError as error:
+        draft.to_do.append(f"splits are drawn, not taken from folders. {error}")
+        return []
+    draft.top["split"] = {"file": SPLITS_FILE}
+    draft.comments["split"] = ["From the folders; what they leave out is cut from train."]
+    draft.found.append(f"folders say which images train, validate and test: {SPLITS_FILE}")
+    return divided
+
+
+def _split(item: Item) -> str:
+    names = [PARTS[joined(name)] for name in item.image.split("/")[:-1] if joined(name) in PARTS]
+    return names[-1] if names else ""
 
 
 # --- what it comes to ---------------------------------------------------------------------------
@@ -144,7 +218,7 @@ def _not_understood(folder: Path, contents: Contents, task: str | None) -> str:
 
 def _list(path: Path, draft: Draft) -> Listing:
     """What the file leads to, as `konsil data check` will see it."""
-    content = FederationFile.model_validate(yaml.safe_load(as_yaml(draft)))
+    content = FederationFile.model_validate(yaml.safe_load(draft.as_yaml()))
     found = Findings()
     listing = list_manifest(Manifest(path, content), None, found)
     try:
@@ -154,14 +228,10 @@ def _list(path: Path, draft: Draft) -> Listing:
     return listing
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
 def _describe(draft: Draft, contents: Contents, listing: Listing) -> None:
     images = Counter(item.site for item in listing.items)
     patients = Counter(site for site, _ in {(item.site, item.patient) for item in listing.items})
-    kind = "volume" if draft.sites[0].images[0].kind != "picture" else "image"
+    kind = "image" if draft.sites[0].images[0].kind == "picture" else "volume"
     lines = [f"{draft.task}, {_count(len(draft.sites), 'site')}"]
     for name in (site.name for site in draft.sites):
         lines.append(f"{name}: {_count(images[name], kind)}")
@@ -177,3 +247,7 @@ def _describe(draft: Draft, contents: Contents, listing: Listing) -> None:
         draft.to_do.append(f"files that are not read ({suffix}): {some_of(paths)}")
     if contents.broken:
         draft.to_do.append(f"links that lead nowhere: {some_of(contents.broken)}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile
+from konsil.data.intensity import OF_VOLUMES
+from konsil.data.notes import DARK
 from konsil.data.readers import SIXTEEN_BIT, mask_values, read_mask, read_picture
-from konsil.data.recipe import THREADS, View
-from konsil.prepare.guess.walk import Unit
+from konsil.data.recipe import THREADS
+from konsil.prepare.guess.draft import Draft, SiteDraft, some_of
+from konsil.prepare.guess.files import Unit
 
 MOST_VALUES = 12  # of a mask; more are grey levels
-PICTURES, VOLUMES = 200, 12  # of a site that are opened
+MOST = {"picture": 200, "volume": 12, "series": 12}  # of a site's masks that are opened
+IMAGES = 20  # of a site that are opened, if they are pictures; of volumes one
+HOUNSFIELD = -500  # below this only CT goes
 SLAB = 1.5  # times thicker than wide: voxels are looked at along their longest side
-FULL = 65535
 
 
-def sample(units: Sequence[Unit]) -> list[Unit]:
+def sample(units: Sequence[Unit], most: int) -> list[Unit]:
     """So many units, spread over all of them."""
-    most = PICTURES if units and units[0].kind == "picture" else VOLUMES
     if len(units) <= most:
         return list(units)
     return [units[round(k * (len(units) - 1) / (most - 1))] for k in range(most)]
@@ -34,10 +37,9 @@ def sample(units: Sequence[Unit]) -> list[Unit]:
 def few_valued(path: Path) -> bool:
     """Whether a picture has so few grey levels or colours that it may be a mask."""
     try:
-        values, _ = _mask_of_picture(path)
+        return len(mask_values(_mask_picture(path)[0])) <= MOST_VALUES
     except (BadFile, OSError):
         return False
-    return len(mask_values(values)) <= MOST_VALUES
 
 
 # --- masks --------------------------------------------------------------------------------------
@@ -45,72 +47,68 @@ def few_valued(path: Path) -> bool:
 
 @dataclass
 class MaskFacts:
-    """What a sample of a site's masks holds."""
+    """What one mask holds, or a sample of a site's."""
 
-    opened: int = 0
-    of: int = 0
     values: Counter[int] = field(default_factory=Counter)  # value -> masks it occurs in
     borders: Counter[int] = field(default_factory=Counter)  # value -> masks along whose border
     names: dict[int, str] = field(default_factory=dict)  # DICOM SEG: what a segment is called
     coloured: bool = False
+    opened: int = 0
+    of: int = 0
     unreadable: list[str] = field(default_factory=list)
 
     @property
     def background(self) -> int:
         """0, unless it is hardly ever at the border and another value is."""
-        if not self.borders or 2 * self.borders[0] >= self.opened:
-            return 0
-        value, times = self.borders.most_common(1)[0]
-        return value if 2 * times > self.opened else 0
+        value, times = self.borders.most_common(1)[0] if self.borders else (0, 0)
+        rare = 2 * self.borders[0] < self.opened
+        return value if rare and 2 * times > self.opened else 0
 
     @property
     def labels(self) -> list[int]:
         """The values beside background, sorted."""
         return sorted(value for value in self.values if value != self.background)
 
+    def code(self, value: int) -> int | str:
+        """A value as the federation file writes it."""
+        return f"#{value:06x}" if self.coloured else value
+
 
 def look_at_masks(root: Path, masks: Sequence[Unit]) -> MaskFacts:
     """The values of a sample of masks."""
-    chosen = sample(masks)
-    with ThreadPool(THREADS) as pool:
-        results = pool.map(lambda unit: _values_or_none(root, unit), chosen)
+    chosen = sample(masks, MOST[masks[0].kind])
+    with ThreadPoolExecutor(THREADS) as pool:
+        results = list(pool.map(lambda unit: _values(root, unit), chosen))
     read = [result for result in results if result is not None]
     facts = MaskFacts(of=len(masks), opened=len(read), coloured=any(r.coloured for r in read))
     facts.unreadable = [u.path for u, r in zip(chosen, results, strict=True) if r is None]
-    for result in read:
-        as_colours = facts.coloured and not result.coloured  # a mask of black alone is grey
-        facts.values.update(_grey(v) if as_colours else v for v in result.values)
-        if result.border is not None:
-            facts.borders[_grey(result.border) if as_colours else result.border] += 1
-        facts.names |= result.names
+    for one in read:
+        # a mask of black alone is grey, also among coloured ones
+        grey = 0x010101 if facts.coloured and not one.coloured else 1
+        facts.values.update(value * grey for value in one.values)
+        facts.borders.update(value * grey for value in one.borders)
+        facts.names |= one.names
     return facts
 
 
-def _grey(value: int) -> int:
-    return value * 0x010101
-
-
-@dataclass(frozen=True)
-class _Values:
-    values: frozenset[int]
-    border: int | None = None
-    names: dict[int, str] = field(default_factory=dict)
-    coloured: bool = False
-
-
-def _values_or_none(root: Path, unit: Unit) -> _Values | None:
+def _values(root: Path, unit: Unit) -> MaskFacts | None:
+    path = root / unit.path
+    pictures = [path] if unit.kind == "picture" else sorted(path.glob("*.png"))
     try:
         if unit.segmentation:
-            return _segments(root / unit.path)
-        if unit.kind == "picture":
-            array, coloured = _mask_of_picture(root / unit.path)
-            return _Values(frozenset(mask_values(array)), _border(array), coloured=coloured)
-        return _Values(frozenset(mask_values(_mask_of_volume(root, unit))))
+            names = _segments(path)
+            return MaskFacts(Counter([0, *names]), names=names)
+        if not pictures:
+            return MaskFacts(Counter(mask_values(_mask_volume(path))))
+        read = [_mask_picture(picture) for picture in pictures]  # one, or one for every slice
     except (BadFile, OSError):  # `konsil data check` says what is wrong with it
         return None
+    values = Counter({value for array, _ in read for value in mask_values(array)})
+    borders = Counter([_border(read[0][0])] if unit.kind == "picture" else [])
+    return MaskFacts(values, borders, coloured=any(coloured for _, coloured in read))
 
 
-def _mask_of_picture(path: Path) -> tuple[NDArray[Any], bool]:
+def _mask_picture(path: Path) -> tuple[NDArray[Any], bool]:
     data = path.read_bytes()
     try:
         return read_mask(data), False
@@ -127,19 +125,16 @@ def _border(array: NDArray[Any]) -> int:
     return int(values[counts.argmax()])
 
 
-def _mask_of_volume(root: Path, unit: Unit) -> NDArray[Any]:
+def _mask_volume(path: Path) -> NDArray[Any]:
     from konsil.data.volumes import read_volume
 
-    pictures = sorted((root / unit.path).glob("*.png")) if unit.kind == "series" else []
-    if pictures:  # one for every slice of a DICOM series
-        return np.concatenate([_mask_of_picture(path)[0].ravel() for path in pictures])
-    array = read_volume(root / unit.path).array
+    array = read_volume(path).array
     if not np.array_equal(array, np.rint(array)):
         raise BadFile("mask with fractional values", "save masks with whole numbers")
     return array.astype(np.int64)
 
 
-def _segments(path: Path) -> _Values:
+def _segments(path: Path) -> dict[int, str]:
     """The segments of a DICOM SEG, by number and name."""
     from pydicom import dcmread
 
@@ -147,73 +142,76 @@ def _segments(path: Path) -> _Values:
 
     file = files_of(path)[0] if path.is_dir() else path
     sequence = dcmread(file, specific_tags=["SegmentSequence"]).get("SegmentSequence") or []
-    names = {int(one.SegmentNumber): str(one.get("SegmentLabel") or "") for one in sequence}
-    return _Values(frozenset({0, *names}), names=names)
+    return {int(one.SegmentNumber): str(one.get("SegmentLabel") or "") for one in sequence}
 
 
 # --- images -------------------------------------------------------------------------------------
 
 
-@dataclass
-class ImageFacts:
-    """What a sample of a site's images holds."""
+def look_at_images(root: Path, draft: Draft, site: SiteDraft) -> bool:
+    """Write down what a site's images need to be read; whether they are coloured."""
+    look = _pictures if site.images[0].kind == "picture" else _volume
+    coloured, unreadable = look(root, draft, site)
+    if unreadable:
+        draft.to_do.append(f"{site.name}: images that cannot be read: {some_of(unreadable)}")
+    if "series" in site.settings:
+        draft.comments["series"] = ["(!) Folders with several series: chosen by description."]
+        draft.to_do.append(f"{site.name}: folders hold several series: check `series`")
+    return coloured
 
-    coloured: bool = False
-    brightest: int | None = None  # of 16-bit pictures
-    volumes: bool = False
-    channel: int | None = None  # of files with several volumes
-    view: View = "axial"
-    darkest: float = 0.0  # of a volume
-    unreadable: list[str] = field(default_factory=list)
 
-
-def look_at_images(root: Path, images: Sequence[Unit], series: str | None) -> ImageFacts:
-    """Colours and depth of a sample of pictures; one volume."""
-    facts = ImageFacts(volumes=images[0].kind != "picture")
-    if facts.volumes:
-        _look_at_volume(root / images[0].path, series, facts)
-        return facts
-    for unit in sample(images)[:: max(1, PICTURES // 20)]:
+def _pictures(root: Path, draft: Draft, site: SiteDraft) -> tuple[bool, list[str]]:
+    coloured, brightest = False, 0
+    unreadable = []
+    for unit in sample(site.images, IMAGES):
         try:
-            _look_at_picture(root / unit.path, facts)
+            image = read_picture((root / unit.path).read_bytes())
         except (BadFile, OSError):
-            facts.unreadable.append(unit.path)
-    return facts
+            unreadable.append(unit.path)
+            continue
+        if image.mode in SIXTEEN_BIT:
+            brightest = max(brightest, int(np.asarray(image).max()))
+        elif image.mode not in ("1", "L", "LA", "F"):
+            coloured |= bool(np.ptp(np.asarray(image.convert("RGB")), axis=2).any())
+    if 0 < brightest < DARK:
+        site.settings["window"] = [0, 2 ** brightest.bit_length() - 1]
+        draft.comments["window"] = ["16-bit pictures that use fewer bits. (!) Check the range."]
+    return coloured, unreadable
 
 
-def _look_at_picture(path: Path, facts: ImageFacts) -> None:
-    image = read_picture(path.read_bytes())
-    if image.mode in SIXTEEN_BIT:
-        facts.brightest = max(facts.brightest or 0, int(np.asarray(image).max()))
-    elif image.mode not in ("1", "L", "LA", "F"):
-        pixels = np.asarray(image.convert("RGB"))
-        facts.coloured |= bool(np.ptp(pixels, axis=2).any())
-
-
-def _look_at_volume(path: Path, series: str | None, facts: ImageFacts) -> None:
+def _volume(root: Path, draft: Draft, site: SiteDraft) -> tuple[bool, list[str]]:
     from konsil.data.volumes import read_volume
 
+    path, series, settings = root / site.images[0].path, site.settings.get("series"), site.settings
+    settings["window"] = {"percentiles": [OF_VOLUMES.low, OF_VOLUMES.high]}
+    settings["slices"] = {"view": "axial", "which": "labelled", "every": 1}
+    draft.comments["window"] = ["Of every volume; or darkest and brightest, as in [0, 2048]."]
+    draft.comments["slices"] = ["Planes that become images: axial, coronal or sagittal."]
     try:
         try:
             volume = read_volume(path, None, series)
         except BadFile as bad:
             if bad.what != "file of several volumes":
                 raise
-            facts.channel = 0
             volume = read_volume(path, 0, series)
+            settings["channel"] = 0
+            draft.comments["channel"] = ["(!) The files hold several volumes; this is the first."]
+            draft.to_do.append(f"{site.name}: files of several volumes: check `channel`")
     except BadFile:
-        facts.unreadable.append(path.name)
-        return
-    facts.coloured = volume.array.ndim == 4
-    facts.darkest = float(volume.array.min())
-    facts.view = _view(volume.affine)
+        return False, [path.name]
+    settings["slices"]["view"] = _view(volume.affine)
+    if volume.array.min() < HOUNSFIELD:
+        draft.to_do.append(
+            f"{site.name}: looks like CT: a window in Hounsfield units, such as [-160, 240] for "
+            "soft tissue, keeps more than percentiles"
+        )
+    return volume.array.ndim == 4, []
 
 
-def _view(affine: NDArray[np.float64]) -> View:
+def _view(affine: NDArray[np.float64]) -> str:
     """Across the thick side of the voxels, where the planes were measured; else axial."""
     spacing = np.linalg.norm(affine[:3, :3], axis=0)
     thick = int(spacing.argmax())
     if spacing[thick] < SLAB * np.median(spacing):
         return "axial"
-    views: tuple[View, ...] = ("sagittal", "coronal", "axial")  # across right, front, head
-    return views[int(np.abs(affine[:3, thick]).argmax())]
+    return ("sagittal", "coronal", "axial")[int(np.abs(affine[:3, thick]).argmax())]

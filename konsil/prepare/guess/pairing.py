@@ -1,50 +1,89 @@
-"""The patterns of one site: what its images are called, and the masks that go with them."""
+"""The patterns of one site: what its images are called, and the masks that go with them.
+
+Files that lie alike may be described by several templates, such as `north/images/*.png` and
+`north/images/img_*.png`. The two templates of images and masks whose stars agree most often are
+right: a federation file pairs its files by those stars.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from konsil.prepare.guess.affixes import Affix, Relation, relations
-from konsil.prepare.guess.walk import Unit
-from konsil.prepare.guess.words import MASKS, OPTIC, preference, role_of, skeleton
+from konsil.prepare.guess.files import Unit
+from konsil.prepare.guess.rules import OPTIC, called, preference, role_of
 
 MOST_STRUCTURES = 8
-MOST_NAMES = 12  # of one series, as different scanners call it
+MOST_TEMPLATES = 24  # of files that lie alike
+LOOKED_AT = 1000  # names, to see what they have in common
 NEARLY_ALL = 0.8
+Stars = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Group:
-    """Files that one pattern describes."""
+class Template:
+    """A way to describe files that lie alike."""
 
-    units: tuple[Unit, ...]
-    free: tuple[bool, ...]  # for each folder, whether it varies
-    names: tuple[str, ...] = ()  # given where the folder says whose it is: T2, or mask
+    units: tuple[Unit, ...] = field(repr=False)
+    folders: tuple[str | None, ...]  # None: any
+    before: str = ""
+    after: str = ""
+    name: str | None = None  # the whole name, where a folder says whose it is: P01/T2, P01/mask
+    _ends: dict[int, set[Stars]] = field(default_factory=dict, init=False, compare=False)
 
-    def keys(self) -> dict[Unit, str]:
-        """The last part of each path that says whose it is."""
-        if not self.names:
-            return {unit: unit.stem for unit in self.units}
-        last = max(depth for depth, free in enumerate(self.free) if free)
-        return {unit: unit.dirs[last] for unit in self.units}
+    @cached_property
+    def matches(self) -> dict[Stars, Unit]:
+        """Its files, by what stands in place of the stars."""
+        found = {}
+        for unit in self.units:
+            core = self._core(unit.stem)
+            if core is not None:
+                free = (n for n, said in zip(unit.dirs, self.folders, strict=True) if said is None)
+                found[(*free, *core)] = unit
+        return found
 
-    def matching(self, affix: Affix) -> list[Unit]:
-        """The units whose names are of this kind."""
-        return [unit for unit, key in self.keys().items() if affix.core(key) is not None]
+    @property
+    def stars(self) -> int:
+        """How many there are."""
+        return self.folders.count(None) + (self.name is None)
 
-    def pattern(self, affix: Affix) -> str:
-        """The glob pattern of the units of this kind."""
-        folders = [
-            "*" if free else _literal(name)
-            for name, free in zip(self.units[0].dirs, self.free, strict=True)
-        ]
-        varying = f"{_literal(affix.before)}*{_literal(affix.after)}"
-        name = _either(map(_literal, self.names)) if self.names else varying
-        suffix = _either({unit.suffix for unit in self.matching(affix)})
-        return "/".join([*folders, name + suffix])
+    def ends(self, shared: int) -> set[Stars]:
+        """What the last stars stand for."""
+        skipped = self.stars - shared
+        if shared not in self._ends:
+            self._ends[shared] = {stars[skipped:] for stars in self.matches}
+        return self._ends[shared]
+
+    def _core(self, stem: str) -> Stars | None:
+        if self.name is not None:
+            return () if stem == self.name else None
+        end = len(stem) - len(self.after)
+        fits = stem.startswith(self.before) and stem.endswith(self.after)
+        return (stem[len(self.before) : end],) if fits and end > len(self.before) else None
+
+    def pattern(self) -> str:
+        """As a federation file writes it."""
+        folders = ["*" if said is None else _literal(said) for said in self.folders]
+        varying = f"{_literal(self.before)}*{_literal(self.after)}"
+        name = varying if self.name is None else _literal(self.name)
+        return "/".join([*folders, name + either({u.suffix for u in self.matches.values()})])
+
+    def said(self) -> list[str]:
+        """What is not free in it."""
+        return [*filter(None, self.folders), self.name or "", self.before, self.after]
+
+    @property
+    def affix(self) -> str:
+        """What stands before and after the star."""
+        return self.before + self.after
+
+    def wanted(self) -> int:
+        """Of images of several kinds, which first."""
+        folders = [name for k, name in enumerate(self.folders) if name and role_of(name, k)]
+        return min(preference(name) for name in (*folders, self.name or self.affix))
 
 
 def _literal(text: str) -> str:
@@ -52,9 +91,72 @@ def _literal(text: str) -> str:
     return re.sub(r"[*?{}]", "?", text)
 
 
-def _either(texts: Iterable[str]) -> str:
+def either(texts: Iterable[str]) -> str:
+    """One text, or {several}."""
     ordered = sorted(texts)
     return ordered[0] if len(ordered) == 1 else "{" + ",".join(ordered) + "}"
+
+
+# --- the templates that come into question --------------------------------------------------------
+
+
+def _templates(groups: Iterable[Sequence[Unit]]) -> Iterator[Template]:
+    for units in groups:
+        columns = zip(*(unit.dirs for unit in units), strict=True)
+        folders = tuple(names[0] if len(set(names)) == 1 else None for names in columns)
+        whole = Template(tuple(units), folders)
+        yield whole
+        for before, after in affixes([unit.stem for unit in units]):
+            yield Template(whole.units, folders, before, after)
+        homes = len({unit.dirs for unit in units})
+        names = Counter(unit.stem for unit in units) if homes > 1 else Counter()
+        for name, times in names.most_common(MOST_TEMPLATES):
+            if 2 * times >= homes:
+                yield Template(whole.units, folders, name=name)
+
+
+def affixes(stems: Sequence[str]) -> list[tuple[str, str]]:
+    """Beginnings and endings that several names have, cut between words: 1 does not begin 10."""
+    times: Counter[tuple[str, str]] = Counter()
+    if len(stems) > LOOKED_AT:  # in one piece each: c01_cup and c01_disc take turns
+        stems = [*stems[: LOOKED_AT // 2], *stems[-LOOKED_AT // 2 :]]
+    for stem in stems:
+        for k in range(1, len(stem)):
+            left, right = stem[k - 1], stem[k]
+            apart = not (left.isalnum() and right.isalnum()) or left.isdigit() != right.isdigit()
+            if apart and (left.isalnum() or left in ")]"):
+                times["", stem[k:]] += 1
+            if apart and right.isalnum():
+                times[stem[:k], ""] += 1
+    enough = len(stems) / (2 * MOST_STRUCTURES)
+    return [affix for affix, count in times.most_common(MOST_TEMPLATES) if count >= enough]
+
+
+def _alike(units: Sequence[Unit]) -> Iterator[list[Unit]]:
+    """Units of the same depth and kind, in folders of the same meaning."""
+    groups: dict[tuple[object, ...], list[Unit]] = defaultdict(list)
+    for unit in units:
+        meanings = tuple(
+            name if role_of(name, depth) in ("image", "mask") else ""
+            for depth, name in enumerate(unit.dirs)
+        )
+        groups[unit.kind == "picture", meanings].append(unit)
+    yield from groups.values()
+
+
+def _by_structure(masks: list[Unit], elsewhere: set[str]) -> list[list[Unit]]:
+    """`masks/disc/*`, `masks/cup/*`: a folder that only the masks have, one a structure."""
+    for depth in range(len(masks[0].dirs)):
+        parts: dict[str, list[Unit]] = defaultdict(list)
+        for unit in masks:
+            parts[unit.dirs[depth]].append(unit)
+        apart = not any(name in elsewhere or role_of(name, depth) == "split" for name in parts)
+        if 1 < len(parts) <= MOST_STRUCTURES and apart:
+            return list(parts.values())
+    return [masks]
+
+
+# --- which of them fit ----------------------------------------------------------------------------
 
 
 @dataclass
@@ -63,174 +165,77 @@ class Pairing:
 
     images: str
     used: list[Unit]
-    labels: dict[str, str] = field(default_factory=dict)  # structure, or "" for all -> pattern
-    masks: dict[str, list[Unit]] = field(default_factory=dict)  # likewise -> files
+    labels: dict[str, str]  # structure, or "" for all -> pattern
+    masks: dict[str, list[Unit]]  # likewise -> files
     unused: list[Unit] = field(default_factory=list)
 
 
 def pair(images: Sequence[Unit], masks: Sequence[Unit]) -> Pairing | None:
     """The best way to give every image its mask or masks; None if there is none."""
-    mask_groups = [part for found in _groups(masks) for part in _by_structure(found, images)]
-    ordered = sorted(_groups(images), key=_wanted)
-    offers = [offer for group in ordered if (offer := _match(group, mask_groups))]
-    if not offers:
-        return None
-    best = max(offers, key=lambda offer: len(offer.used))  # the first of equals
-    taken = {*best.used, *(unit for own in best.masks.values() for unit in own)}
-    best.unused = [unit for unit in (*images, *masks) if unit not in taken]
-    return best
-
-
-def _wanted(group: Group) -> tuple[int, str]:
-    """Of images of several kinds, which first."""
-    folders = enumerate(group.units[0].dirs)
-    meant = [name for depth, name in folders if role_of(name, depth) == "image"]
-    return min(preference(name) for name in (*group.names, *meant, group.units[0].stem))
-
-
-# --- groups: files that lie alike ---------------------------------------------------------------
-
-
-def _groups(units: Sequence[Unit]) -> Iterator[Group]:
-    """Units of the same depth and kind, in folders of the same meaning."""
-    alike: dict[tuple[object, ...], list[Unit]] = defaultdict(list)
-    for unit in units:
-        meanings = tuple(
-            name if role_of(name, depth) in ("image", "mask") else ""
-            for depth, name in enumerate(unit.dirs)
-        )
-        alike[unit.kind == "picture", meanings].append(unit)
-    for own in alike.values():
-        yield from _named_by_folder(_group(own))
-
-
-def _group(units: Sequence[Unit]) -> Group:
-    folders = zip(*(unit.dirs for unit in units), strict=True)
-    return Group(tuple(units), tuple(len(set(names)) > 1 for names in folders))
-
-
-def _named_by_folder(group: Group) -> list[Group]:
-    """`P01/T2`, `P01/ADC`, `P02/T2`, ...: a group for each name that occurs in most folders."""
-    folders = {unit.dirs for unit in group.units}
-    times = Counter(unit.stem for unit in group.units)
-    if not any(group.free) or len(folders) < 2:
-        return [group]
-    if len(group.units) == len(folders) and len(times) <= MOST_NAMES and all(map(role_of, times)):
-        return [Group(group.units, group.free, tuple(times))]  # one a folder, variously called
-    usual = [name for name, count in times.items() if count >= len(folders) / 2]
-    numbered = len({skeleton(name) for name in usual}) == 1 < len(usual)
-    if not usual or len(usual) > MOST_NAMES or (numbered and group.units[0].kind == "picture"):
-        return [group]
-    return [
-        Group(tuple(u for u in group.units if u.stem == name), group.free, (name,))
-        for name in usual
-    ]
-
-
-def _by_structure(group: Group, images: Sequence[Unit]) -> list[Group]:
-    """`masks/disc/*`, `masks/cup/*`: a folder that only the masks have, one a structure."""
     elsewhere = {name for image in images for name in image.parts}
-    for depth, free in enumerate(group.free):
-        if not free:
-            continue
-        parts: dict[str, list[Unit]] = defaultdict(list)
-        for unit in group.units:
-            parts[unit.dirs[depth]].append(unit)
-        names = parts.keys() - {name for name in parts if role_of(name, depth) == "split"}
-        if names == parts.keys() and len(parts) <= MOST_STRUCTURES and not elsewhere & names:
-            return [part for own in parts.values() for part in _named_by_folder(_group(own))]
-    return [group]
+    split = [part for own in _alike(masks) for part in _by_structure(own, elsewhere)]
+    labels = list(_templates(split))
+    best: tuple[tuple[object, ...], Template, list[tuple[int, Template]]] | None = None
+    for template in _templates(_alike(images)):
+        fits = [(agreeing(template, label), label) for label in labels]
+        hits = max(number for number, _ in fits)
+        misses = len(template.matches) - hits
+        plain = (bool(template.affix), misses, template.wanted(), len(template.affix))
+        rank = (-hits, _strangers(template, masks), *plain, template.said())
+        if hits and (best is None or rank < best[0]):
+            best = rank, template, [fit for fit in fits if fit[0] >= NEARLY_ALL * hits]
+    return None if best is None else _pairing(best[1], _one_a_mask(best[2]), [*images, *masks])
 
 
-# --- matching -----------------------------------------------------------------------------------
+def agreeing(images: Template, masks: Template) -> int:
+    """For how many images the stars, from the end as many as both have, are those of a mask."""
+    shared = min(images.stars, masks.stars)
+    return len(images.ends(shared) & masks.ends(shared))
 
 
-def _match(images: Group, mask_groups: Sequence[Group]) -> Pairing | None:
-    """The masks of a group of images, by the rule for names that fits most of them."""
-    offers = [
-        (relation, masks)
-        for masks in mask_groups
-        for relation in relations(set(images.keys().values()), set(masks.keys().values()))
-        if _can_be_written(relation, images, masks)
-    ]
-    if not offers:
-        return None
-    most = max(relation.hits for relation, _ in offers)
-    good = [offer for offer in offers if offer[0].hits >= NEARLY_ALL * most]
-    best = min((relation.image for relation, _ in good if relation.hits == most), key=_plain)
-    chosen = _one_a_mask([offer for offer in good if offer[0].image == best])
-    return _pairing(images, best, chosen)
+def _strangers(template: Template, masks: Sequence[Unit]) -> int:
+    """Folders of masks that a template for series would take for series."""
+    if template.units[0].kind != "series":
+        return 0
+    depth = len(template.folders)
+    there = {"/".join(mask.dirs[: depth + 1]) for mask in masks if len(mask.dirs) > depth}
+    strange = there - {unit.path for unit in template.units}
+    units = tuple(Unit(folder, "series") for folder in strange)
+    return len(replace(template, units=units).matches)
 
 
-def _plain(affix: Affix) -> tuple[tuple[int, str], int]:
-    return preference(affix.before + affix.after), len(affix.before + affix.after)
-
-
-def _can_be_written(relation: Relation, images: Group, masks: Group) -> bool:
-    """A pattern takes the folders' names whole."""
-    sides = ((images, relation.image), (masks, relation.mask))
-    return not any(group.names and affix != Affix() for group, affix in sides)
-
-
-def _one_a_mask(offers: list[tuple[Relation, Group]]) -> list[tuple[Relation, Group]]:
-    """Each file counts once, with the rule that fits most images."""
+def _one_a_mask(fits: list[tuple[int, Template]]) -> list[Template]:
+    """Each file counts once, with the template that fits most images."""
     taken: set[Unit] = set()
     kept = []
-    for relation, group in sorted(offers, key=_first_hits):
-        units = set(group.matching(relation.mask))
+    order = sorted(fits, key=lambda fit: (-fit[0], len(fit[1].affix), fit[1].said()))
+    for _, template in order:
+        units = set(template.matches.values())
         if not units & taken:
-            kept.append((relation, group))
+            kept.append(template)
             taken |= units
     return kept
 
 
-def _first_hits(offer: tuple[Relation, Group]) -> tuple[object, ...]:
-    relation, group = offer
-    mask = relation.mask
-    return (
-        -relation.hits,
-        len(mask.before + mask.after),
-        mask.before,
-        mask.after,
-        group.units[0].path,
-    )
+def _pairing(images: Template, masks: Sequence[Template], every: Sequence[Unit]) -> Pairing:
+    used = list(images.matches.values())
+    named = dict(zip(_structure_names(masks), masks, strict=True))
+    files = {name: list(template.matches.values()) for name, template in named.items()}
+    taken = {*used, *(unit for own in files.values() for unit in own)}
+    labels = {name: template.pattern() for name, template in named.items()}
+    unused = [unit for unit in every if unit not in taken]
+    return Pairing(images.pattern(), used, labels, files, unused)
 
 
-def _pairing(images: Group, own: Affix, masks: list[tuple[Relation, Group]]) -> Pairing:
-    written = not images.names and not any(group.names for _, group in masks)
-    shared = _common_beginning(images, own) if written else ""
-    begun = Affix(own.before + shared, own.after)
-    result = Pairing(images.pattern(begun), images.matching(begun))
-    for name, (relation, group) in zip(_structure_names(masks), masks, strict=True):
-        affix = Affix(relation.mask.before + shared, relation.mask.after)
-        result.labels[name] = group.pattern(affix)
-        result.masks[name] = group.matching(affix)
-    return result
-
-
-def _common_beginning(images: Group, affix: Affix) -> str:
-    """Of folders that are series: `*` alone would match the folder of the masks beside them."""
-    if images.units[0].kind != "series":
-        return ""
-    cores = [core for key in images.keys().values() if (core := affix.core(key))]
-    first, last = min(cores), max(cores)
-    same = next((k for k, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), 0)
-    return first[:same].rstrip("0123456789")
-
-
-def _structure_names(masks: list[tuple[Relation, Group]]) -> list[str]:
+def _structure_names(masks: Sequence[Template]) -> list[str]:
     """What distinguishes the masks of one image: a folder, a file's name, or its ending."""
     if len(masks) == 1:
         return [""]
-    texts = [_description(relation.mask, group) for relation, group in masks]
+    every = [re.findall(r"[A-Za-z0-9]+", " ".join(template.said())) for template in masks]
+    texts = [[word for word in words if word.lower() not in called("mask")] for words in every]
     shared = set.intersection(*map(set, texts))
-    names = ["_".join(word for word in words if word not in shared) for words in texts]
+    names = ["_".join(word for word in text if word not in shared) for text in texts]
     if {OPTIC.get(name.lower()) for name in names} == {"disc", "cup"}:
         names = [OPTIC[name.lower()] for name in names]
     usable = all(names) and len(set(names)) == len(names)
     return names if usable else [f"structure_{k}" for k, _ in enumerate(masks, 1)]
-
-
-def _description(affix: Affix, group: Group) -> list[str]:
-    text = " ".join([*group.units[0].dirs, *group.names, affix.before, affix.after])
-    return [w for w in re.findall(r"[A-Za-z0-9]+", text) if w.lower() not in MASKS]

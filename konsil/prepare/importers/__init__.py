@@ -1,41 +1,46 @@
 """Public data sets, from the folders people download to one form with a federation file.
 
 One file a data set; each states the layout it expects, the licence, where the data come from and
-the paper's counts. Found without a list of them; light to import.
+the paper's counts, and finds its cases. Found without a list of them, in this package, in a plugin
+(`--plugin`) or through entry points (`konsil.importers`); light to import.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from pathlib import Path
 
-from konsil.errors import ConfigError
-from konsil.prepare.importers.base import Importer, ImportReport, Options, Progress, Source
+from konsil.prepare.importers.base import (
+    IMPORTERS,
+    Case,
+    Importer,
+    ImportReport,
+    LeftOut,
+    Options,
+    Progress,
+    Written,
+    importer,
+)
+from konsil.prepare.importers.pictures import ClassCase, PictureCase
+from konsil.prepare.importers.source import Source
+from konsil.prepare.importers.volumes import Scan, VolumeCase, read_scan
 
-__all__ = ["ImportReport", "Importer", "Options", "import_dataset", "importer", "importers"]
-
-_FRAMEWORK = ("base", "pictures", "publish", "volumes", "write")
-
-
-def importers() -> dict[str, Importer]:
-    """Every importer by its name, in the order of names."""
-    modules = sorted(m.name for m in pkgutil.iter_modules(__path__) if m.name not in _FRAMEWORK)
-    found: dict[str, Importer] = {}
-    for module in modules:
-        for importer in importlib.import_module(f"{__name__}.{module}").IMPORTERS:
-            if importer.name in found:
-                raise ConfigError(f"importer {importer.name}: two files register this name")
-            found[importer.name] = importer
-    return dict(sorted(found.items()))
-
-
-def importer(name: str) -> Importer:
-    """The importer of this name."""
-    known = importers()
-    if name not in known:
-        raise ConfigError(f"{name}: no such importer; there are {', '.join(known)}")
-    return known[name]
+__all__ = [
+    "IMPORTERS",
+    "Case",
+    "ClassCase",
+    "ImportReport",
+    "Importer",
+    "LeftOut",
+    "Options",
+    "PictureCase",
+    "Scan",
+    "Source",
+    "VolumeCase",
+    "Written",
+    "import_dataset",
+    "importer",
+    "read_scan",
+]
 
 
 def import_dataset(
@@ -53,6 +58,6 @@ def import_dataset(
     from konsil.prepare.importers.write import write_import
 
     options = options or Options()
-    chosen = importer(name)
+    chosen = IMPORTERS.find(name, "konsil data import")
     chosen.check(options)
-    return write_import(chosen, Source(source, chosen), dest, options, report)
+    return write_import(chosen, chosen.source(source), dest, options, report)

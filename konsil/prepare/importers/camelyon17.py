@@ -7,14 +7,13 @@ it holds out whole hospitals, and within the others it parts patches of the same
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from konsil.data.findings import Findings
 from konsil.errors import DataError
-from konsil.prepare.importers.base import Case, Importer, Options, Source
+from konsil.prepare.importers.base import Case, Options, importer
 from konsil.prepare.importers.pictures import ClassCase
+from konsil.prepare.importers.source import Source
 
 SITES = {str(centre): f"hospital_{centre}" for centre in range(5)}
 CLASSES = {"0": "normal", "1": "tumour"}
@@ -23,19 +22,36 @@ DIFFERS = (
     "the paper took 920 images from each of five sources, and its code took the number of a "
     "patient's slide (node) for the source; `images: 4600` makes as many by hospital"
 )
-LAYOUT = """
+
+
+@importer(
+    "camelyon17",
+    title="Camelyon17-WILDS, patches of lymph node sections",
+    sites=tuple(SITES.values()),
+    layout="""
 metadata.csv      with the columns patient, node, x_coord, y_coord, tumor, center
 patches/patient_004_node_4/patch_patient_004_node_4_x_3328_y_21792.png ...
-"""
-
-
+""",
+    certainty="certain: it is what the data set's own loader reads",
+    licence="CC0 (public domain), as WILDS states",
+    home="https://wilds.stanford.edu (data set camelyon17, version 1.0)",
+    table="FedSoup, Section 3: 4,600 images of five sources",
+    paper={site: {"images": 920} for site in SITES.values()},
+    differs=dict.fromkeys(SITES.values(), DIFFERS),
+    head={"task": "classification", "classes": list(CLASSES.values()), "channels": 3},
+    blocks={site: {"patient": r"patient_(\d+)_node"} for site in SITES.values()},
+    options=("images", "seed", "link"),
+)
 def find(source: Source, options: Options) -> Sequence[Case]:
     """The rows of metadata.csv, or a random part of them."""
     table = _table(source)
-    found = Findings()
-    cases = [_case(table.parent, source, row, found) for row in _rows(table)]
-    _check_patients(cases, found)
-    found.raise_if_any(table)
+    cases = [_case(table.parent, source, row) for row in _rows(table)]
+    home: dict[str, str] = {}
+    for case in cases:
+        if home.setdefault(case.patient, case.site) != case.site:
+            cure = "the column center is wrong; get metadata.csv again"
+            source.refuse("patient of two hospitals", f"{case.patient}: {case.name}", cure)
+    source.raise_if_any()
     return cases if options.images is None else _subset(cases, options.images, options.seed)
 
 
@@ -49,45 +65,28 @@ def _table(source: Source) -> Path:
     raise source.not_understood("no metadata.csv was found")
 
 
-def _rows(table: Path) -> list[dict[str, str]]:
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
-            missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
-            rows = [] if missing else list(reader)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{table}: cannot be read as CSV ({error}); get it again") from None
+def _rows(table: Path) -> list[Mapping[str, str]]:
+    from konsil.data.listing import read_table
+
+    columns, rows = read_table(table)
+    missing = [name for name in COLUMNS if name not in columns]
     if missing:
         raise DataError(
             f"{table}: the column {', '.join(missing)} is missing; the metadata.csv of WILDS has "
             f"{', '.join(COLUMNS)}"
         )
-    return rows
+    return [row.cells for row in rows]
 
 
-def _case(folder: Path, source: Source, row: Mapping[str, str], found: Findings) -> ClassCase:
+def _case(folder: Path, source: Source, row: Mapping[str, str]) -> ClassCase:
     slide = f"patient_{row['patient']}_node_{row['node']}"
     name = f"patch_{slide}_x_{row['x_coord']}_y_{row['y_coord']}"
     if row["center"] not in SITES or row["tumor"] not in CLASSES:
         cure = "center is 0 to 4 and tumor 0 or 1 in the metadata.csv of WILDS; get it again"
-        found.add("row with an unknown value", f"{name}: {row['center']}, {row['tumor']}", cure)
-    return ClassCase(
-        site=SITES.get(row["center"], ""),
-        name=name,
-        patient=row["patient"],
-        root=source.root,
-        image=(folder / "patches" / slide / f"{name}.png").relative_to(source.root).as_posix(),
-        label=CLASSES.get(row["tumor"], ""),
-    )
-
-
-def _check_patients(cases: Sequence[Case], found: Findings) -> None:
-    """Sites are hospitals, and a patient was in one of them."""
-    home: dict[str, str] = {}
-    for case in cases:
-        if home.setdefault(case.patient, case.site) != case.site:
-            cure = "the column center is wrong; get metadata.csv again"
-            found.add("patient of two hospitals", f"{case.patient}: {case.name}", cure)
+        source.refuse("row with an unknown value", f"{name}: {row['center']}, {row['tumor']}", cure)
+    patch = (folder / "patches" / slide / f"{name}.png").relative_to(source.root).as_posix()
+    site, label = SITES.get(row["center"], ""), CLASSES.get(row["tumor"], "")
+    return ClassCase(source, site, name, {"image": patch}, label, patient=row["patient"])
 
 
 def _subset(cases: Sequence[ClassCase], count: int, seed: int) -> list[ClassCase]:
@@ -97,6 +96,7 @@ def _subset(cases: Sequence[ClassCase], count: int, seed: int) -> list[ClassCase
     groups: dict[tuple[str, str], list[ClassCase]] = {}
     for case in cases:
         groups.setdefault((case.site, case.label), []).append(case)
+    smallest = min(map(len, groups.values()))
     each, rest = divmod(count, len(groups))
     chosen: set[str] = set()
     for number, ((site, label), group) in enumerate(sorted(groups.items())):
@@ -104,32 +104,8 @@ def _subset(cases: Sequence[ClassCase], count: int, seed: int) -> list[ClassCase
         if wanted > len(group) or not wanted:
             raise DataError(
                 f"images = {count}: that would be {wanted} of class {label} at {site}, which has "
-                f"{len(group)}; ask for {len(groups)} to {len(groups) * _smallest(groups)}"
+                f"{len(group)}; ask for {len(groups)} to {len(groups) * smallest}"
             )
         group.sort(key=lambda case: derive(seed, "import", case.name))
         chosen.update(case.name for case in group[:wanted])
     return [case for case in cases if case.name in chosen]
-
-
-def _smallest(groups: Mapping[tuple[str, str], Sequence[Case]]) -> int:
-    return min(len(group) for group in groups.values())
-
-
-IMPORTERS = (
-    Importer(
-        name="camelyon17",
-        title="Camelyon17-WILDS, patches of lymph node sections",
-        sites=tuple(SITES.values()),
-        layout=LAYOUT,
-        certainty="certain: it is what the data set's own loader reads",
-        licence="CC0 (public domain), as WILDS states",
-        home="https://wilds.stanford.edu (data set camelyon17, version 1.0)",
-        table="FedSoup, Section 3: 4,600 images of five sources",
-        paper={site: {"images": 920} for site in SITES.values()},
-        head={"task": "classification", "classes": list(CLASSES.values()), "channels": 3},
-        find=find,
-        differs=dict.fromkeys(SITES.values(), DIFFERS),
-        blocks={site: {"patient": r"patient_(\d+)_node"} for site in SITES.values()},
-        options=("images", "seed", "link"),
-    ),
-)

@@ -12,118 +12,100 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
-from konsil.data.findings import Findings
-from konsil.prepare.importers.base import Case, Importer, LeftOut, Options, Source
-from konsil.prepare.importers.volumes import (
-    PROSTATE_HEAD,
-    TABLES,
-    Scan,
-    VolumeCase,
-    counted,
-    dicom_folders,
-    read_scan,
-    why,
-)
+from konsil.prepare.importers.base import Case, LeftOut, Options, importer
+from konsil.prepare.importers.source import Source
+from konsil.prepare.importers.volumes import Scan, VolumeCase, dicom_folders, prostate, read_scan
 
 ZONES = (1, 2)  # peripheral zone, central gland
 PARTS = {"training": "train", "leaderboard": "val", "test": "test"}
 LAYOUT = """
-manifest-*/{collection}/{case}/<study>/<series>/*.dcm ...
-Training/{case}.nrrd, {case}_correctedLabels.nrrd ...
+manifest-*/{collection}/{prefix}-01-0006/<study>/<series>/*.dcm ...
+Training/{prefix}-01-0006.nrrd, {prefix}-01-0006_correctedLabels.nrrd ...
 Leaderboard/{prefix}-*.nrrd ...
 Test/{prefix}-*_truth.nrrd ...   (folders around them may have other names)
 """
+ALIKE = {
+    "certainty": "certain; at any depth, and beside the other half of the challenge",
+    "licence": "CC BY 3.0, as far as we know; read TCIA's page",
+    "home": "https://www.cancerimagingarchive.net/analysis-result/isbi-mr-prostate-2013",
+    "options": ("splits", "seed"),
+}
+FEWER = "the paper has 35 of the challenge's 40 cases"
+LEFT_OUT = "the recipe leaves ProstateDx-01-0055 out"
 
 
-def find(site: str, prefix: str, source: Source, options: Options) -> Sequence[Case]:
+@importer(
+    "nci-isbi-3t",
+    title="NCI-ISBI 2013 challenge, 3 T, surface coil",
+    sites=("nci_isbi_3t",),
+    layout=LAYOUT.format(prefix="Prostate3T", collection="Prostate-3T"),
+    **ALIKE,
+    **prostate("nci_isbi_3t", (35, 881), (40, 555), FEWER),
+)
+def find_3t(source: Source, options: Options) -> Sequence[Case]:
+    """The half of the surface coil."""
+    return _find("nci_isbi_3t", "Prostate3T", source, options)
+
+
+@importer(
+    "nci-isbi-dx",
+    title="NCI-ISBI 2013 challenge, 1.5 T, endorectal coil",
+    sites=("nci_isbi_dx",),
+    layout=LAYOUT.format(prefix="ProstateDx", collection="PROSTATE-DIAGNOSIS"),
+    **ALIKE,
+    **prostate("nci_isbi_dx", (35, 673), (39, 483), FEWER, LEFT_OUT),
+)
+def find_dx(source: Source, options: Options) -> Sequence[Case]:
+    """The half of the endorectal coil."""
+    return _find("nci_isbi_dx", "ProstateDx", source, options)
+
+
+def _find(site: str, prefix: str, source: Source, options: Options) -> list[Case]:
     """Series by the folder of their case, labels by their names."""
-    found = Findings()
-    images = dicom_folders(source, rf"{prefix}-\d\d-\d{{4}}")
-    masks = _labels(source, prefix, found)
+    case = rf"{prefix}-\d\d-\d{{4}}"
+    images = dicom_folders(source, case)
+    masks = {  # a corrected label replaces the first
+        **source.named(rf"({case})(?:_truth)?\.nrrd"),
+        **source.named(rf"({case})_correctedLabels\.nrrd"),
+    }
     if not images or not masks:
         raise source.not_understood(f"no series of a case {prefix}-*, or no {prefix}-*.nrrd")
-    for key in sorted(masks.keys() - images.keys()):
-        cure = "download the images that the challenge lists for it, or take the label away"
-        found.add("label without an image", masks[key], cure)
-    for key in sorted(masks.keys() & images.keys()):
-        if len(images[key]) > 1:
+    _refuse_what_does_not_fit(source, images, masks, options)
+    source.raise_if_any()
+    return [_case(site, case, source, own[0], masks.get(key)) for key, own in images.items()]
+
+
+def _refuse_what_does_not_fit(
+    source: Source, images: dict[str, list[str]], masks: dict[str, str], options: Options
+) -> None:
+    for key, mask in sorted(masks.items()):
+        if key not in images:
+            cure = "download the images that the challenge lists for it, or take the label away"
+            source.refuse("label without an image", mask, cure)
+        elif len(images[key]) > 1:
             cure = (
                 "download the challenge's own three image lists (one T2 series a case), or take "
                 "the folders of the other series away"
             )
-            found.add("case with several series", ", ".join(images[key]), cure)
-        if options.splits == "given" and not _part(masks[key]):
+            source.refuse("case with several series", ", ".join(images[key]), cure)
+        if options.splits == "given" and not _part(mask):
             cure = "put it below Training, Leaderboard or Test, or import with splits: drawn"
-            found.add("label of an unknown part", masks[key], cure)
-    found.raise_if_any(source.root)
-    return [_case(site, prefix, source, images[key][0], masks.get(key)) for key in sorted(images)]
+            source.refuse("label of an unknown part", mask, cure)
 
 
-def _case(site: str, prefix: str, source: Source, image: str, mask: str | None) -> Case:
-    name = re.findall(rf"{prefix}-\d\d-\d{{4}}", image, re.IGNORECASE)[-1]
-    read = _unlabelled if mask is None else partial(_read, source, image, mask)
-    return VolumeCase(site=site, name=name, part=_part(mask or ""), image=image, read=read)
+def _case(site: str, case: str, source: Source, image: str, mask: str | None) -> Case:
+    name = re.findall(case, image, re.IGNORECASE)[-1]
+    if mask is None:
+        return VolumeCase(source, site, name, {"image": image}, _unlabelled)
+    files, read = {"image": image, "mask": mask}, partial(read_scan, allowed=ZONES)
+    return VolumeCase(source, site, name, files, read, part=_part(mask))
 
 
-def _read(source: Source, image: str, mask: str) -> Scan:
-    return read_scan(source.root, image, mask, None, ZONES)
-
-
-def _unlabelled() -> Scan:
+def _unlabelled(case: Case) -> Scan:
     raise LeftOut("no label: the collection holds more cases than the challenge")
-
-
-def _labels(source: Source, prefix: str, found: Findings) -> dict[str, str]:
-    """Labels by case; a corrected one replaces the first."""
-    plain = source.named(rf"({prefix}-\d\d-\d{{4}})(?:_truth)?\.nrrd", found)
-    corrected = source.named(rf"({prefix}-\d\d-\d{{4}})_correctedLabels\.nrrd", found)
-    return {**plain, **corrected}
 
 
 def _part(mask: str) -> str:
     """The challenge's part, from the innermost folder that names one."""
     words = re.findall("|".join(PARTS), mask.rpartition("/")[0].lower())
     return PARTS[words[-1]] if words else ""
-
-
-def _importer(
-    site: str,
-    prefix: str,
-    collection: str,
-    title: str,
-    paper: tuple[int, int],
-    recipe: tuple[int, int],
-    *more: str,
-) -> Importer:
-    parts = {"collection": collection, "prefix": prefix, "case": f"{prefix}-01-0006"}
-    return Importer(
-        name=site.replace("_", "-"),
-        title=f"NCI-ISBI 2013 challenge, {title}",
-        sites=(site,),
-        layout=LAYOUT.format(**parts),
-        certainty="certain; at any depth, and beside the other half of the challenge",
-        licence="CC BY 3.0, as far as we know; read TCIA's page",
-        home="https://www.cancerimagingarchive.net/analysis-result/isbi-mr-prostate-2013",
-        table=TABLES,
-        paper={site: counted(*paper)},
-        head=PROSTATE_HEAD,
-        find=partial(find, site, prefix),
-        differs={site: why(paper, recipe, "the paper has 35 of the challenge's 40 cases", *more)},
-        options=("splits", "seed"),
-    )
-
-
-IMPORTERS = (
-    _importer(
-        "nci_isbi_3t", "Prostate3T", "Prostate-3T", "3 T, surface coil", (35, 881), (40, 555)
-    ),
-    _importer(
-        "nci_isbi_dx",
-        "ProstateDx",
-        "PROSTATE-DIAGNOSIS",
-        "1.5 T, endorectal coil",
-        (35, 673),
-        (39, 483),
-        "the recipe leaves ProstateDx-01-0055 out",
-    ),
-)

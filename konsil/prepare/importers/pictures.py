@@ -1,4 +1,4 @@
-"""Cases that are pictures: with a mask of optic disc and cup, or in the folder of their class."""
+"""Cases that are pictures: with a mask, or in the folder of their class."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from konsil.data.findings import BadFile
 from konsil.prepare.importers.base import Case, Options, Written
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL import Image
 
+    Masked: TypeAlias = tuple[NDArray[np.uint8], str]  # with a note, if there is one to make
+
 DISC, CUP = 1, 2  # in the masks that are written; the cup is part of the disc
 FUNDUS_HEAD = {
     "task": "segmentation",
@@ -26,23 +28,15 @@ FUNDUS_HEAD = {
     "channels": 3,
 }
 FAST = 1  # zlib level: masks hardly grow, and writing takes a third of the time
-PALETTE = (0, 0, 0, 0, 158, 115, 240, 228, 66)  # what a viewer shows: black, green disc, yellow cup
+PALETTE = (0, 0, 0, 0, 158, 115, 240, 228, 66)  # what a viewer shows: black, green, yellow
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
-@dataclass(frozen=True, kw_only=True)
-class FundusCase(Case):
-    """A picture of the fundus, whose mask holds 0, DISC and CUP."""
+@dataclass(frozen=True)
+class PictureCase(Case):
+    """A picture with a mask, whose values the head of the federation file explains."""
 
-    root: Path
-    image: str  # below the root
-    mask: Callable[[], tuple[NDArray[np.uint8], str]]  # with a note, if there is one to make
-    left_half: bool = False  # of a stereo pair; the mask is that of the half
-
-    @property
-    def where(self) -> str:
-        """The image's path below the source folder."""
-        return self.image
+    mask: Callable[[Any], Masked]  # of this case
 
     def write(self, folder: Path, options: Options) -> Written:
         """The file as it is, unless a part of it is cut out; the mask as PNG."""
@@ -50,12 +44,10 @@ class FundusCase(Case):
 
         from konsil.data.readers import read_picture
 
-        data = read_bytes(self.root / self.image)
+        data = read_bytes(self.path("image"))
         size = picture_size(data)
-        whole: Box = (0, 0, size[0] // 2 if self.left_half else size[0], size[1])
-        mask, note = self.mask()
-        _check_mask(mask, whole)
-        box = whole if options.crop is None else disc_square(mask, options.crop)
+        mask, note = self.mask(self)
+        box = self.box(size, mask, options)
         as_it_is = box == (0, 0, *size)
         suffix = PurePosixPath(self.image).suffix.lower() if as_it_is else ".png"
         image, label = f"images/{self.name}{suffix}", f"masks/{self.name}.png"
@@ -64,30 +56,53 @@ class FundusCase(Case):
         if as_it_is:
             (folder / image).write_bytes(data)
         else:
-            cut = read_picture(data).crop(box)
-            cut.save(folder / image, compress_level=FAST)
+            read_picture(data).crop(box).save(folder / image, compress_level=FAST)
         inside = Image.fromarray(mask[box[1] : box[3], box[0] : box[2]])
         inside.putpalette(PALETTE)  # with one, no filters are tried: three times as fast
         inside.save(folder / label, compress_level=FAST)
         return Written(image, label, {"images": 1}, note)
 
+    def box(self, size: tuple[int, int], mask: NDArray[np.uint8], options: Options) -> Box:
+        """The part of the picture that is taken: all of it."""
+        check_size(mask, size)
+        return 0, 0, *size
 
-@dataclass(frozen=True, kw_only=True)
+    def values(self, file: str) -> NDArray[np.uint8]:
+        """The grey values of a mask file, [H, W], whatever palette or colours encode them."""
+        with blaming(self.files[file]):
+            return read_values(self.path(file))
+
+    def binary(self, file: str) -> NDArray[np.bool_]:
+        """A mask file of one structure: white, or 1, on black."""
+        values = self.values(file)
+        return values > min(127, int(values.max()) // 2)
+
+
+@dataclass(frozen=True)
+class FundusCase(PictureCase):
+    """A picture of the fundus, whose mask holds 0, DISC and CUP."""
+
+    left_half: bool = field(default=False, kw_only=True)  # of a stereo pair; the mask is its own
+
+    def box(self, size: tuple[int, int], mask: NDArray[np.uint8], options: Options) -> Box:
+        """The left or whole picture, or a square around the disc."""
+        whole = (size[0] // 2 if self.left_half else size[0], size[1])
+        check_size(mask, whole)
+        if not mask.any():
+            cure = "get the file again, or take the image away"
+            raise BadFile("mask without an optic disc", cure)
+        return (0, 0, *whole) if options.crop is None else disc_square(mask, options.crop)
+
+
+@dataclass(frozen=True)
 class ClassCase(Case):
     """A picture that goes into the folder of its class."""
 
-    root: Path
-    image: str
     label: str
-
-    @property
-    def where(self) -> str:
-        """The image's path below the source folder."""
-        return self.image
 
     def write(self, folder: Path, options: Options) -> Written:
         """Copy or link the file."""
-        source = self.root / self.image
+        source = self.path("image")
         image = f"{self.label}/{self.name}{source.suffix.lower()}"
         (folder / self.label).mkdir(parents=True, exist_ok=True)
         try:
@@ -97,7 +112,16 @@ class ClassCase(Case):
         return Written(image, self.label, {"images": 1})
 
 
-# --- pictures -------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def blaming(name: str) -> Iterator[None]:
+    """A BadFile raised within names this file, beside the image that the case is known by."""
+    try:
+        yield
+    except BadFile as bad:
+        raise BadFile(bad.what, bad.cure, f"{name}: {bad.detail}" if bad.detail else name) from None
 
 
 def read_bytes(path: Path) -> bytes:
@@ -121,15 +145,6 @@ def picture_size(data: bytes) -> tuple[int, int]:
         raise BadFile("image that cannot be read", "get it again", detail) from None
 
 
-@contextmanager
-def blaming(name: str) -> Iterator[None]:
-    """A BadFile raised within names this file, beside the image that the case is known by."""
-    try:
-        yield
-    except BadFile as bad:
-        raise BadFile(bad.what, bad.cure, f"{name}: {bad.detail}" if bad.detail else name) from None
-
-
 def read_image(path: Path) -> Image.Image:
     """A decoded picture; BadFile if it cannot be."""
     from konsil.data.readers import read_picture
@@ -138,16 +153,21 @@ def read_image(path: Path) -> Image.Image:
 
 
 def read_values(path: Path) -> NDArray[np.uint8]:
-    """The grey values of a mask file, [H, W], whatever palette or colours encode them."""
+    """The grey values of a picture, [H, W]."""
     import numpy as np
 
     return np.asarray(read_image(path).convert("L"))
 
 
-def read_binary(path: Path) -> NDArray[np.bool_]:
-    """A mask of one structure: white, or 1, on black."""
-    values = read_values(path)
-    return values > min(127, int(values.max()) // 2)
+# --- masks ----------------------------------------------------------------------------------------
+
+
+def check_size(mask: NDArray[np.uint8], size: tuple[int, int]) -> None:
+    """A mask is as large as its picture."""
+    height, width = mask.shape
+    if (width, height) != size:
+        detail = f"mask {width} x {height}, image {size[0]} x {size[1]}"
+        raise BadFile("mask of another size than its image", "get both files again", detail)
 
 
 def recode(mask: NDArray[np.uint8], values: dict[int, int], stated: str) -> NDArray[np.uint8]:
@@ -188,12 +208,3 @@ def disc_square(mask: NDArray[np.uint8], factor: float) -> Box:
     y = min(max((top + bottom - side) // 2, 0), mask.shape[0] - side)
     x = min(max((left + right - side) // 2, 0), mask.shape[1] - side)
     return int(x), int(y), int(x + side), int(y + side)
-
-
-def _check_mask(mask: NDArray[np.uint8], whole: Box) -> None:
-    height, width = mask.shape
-    if (width, height) != whole[2:]:
-        detail = f"mask {width} x {height}, image {whole[2]} x {whole[3]}"
-        raise BadFile("mask of another size than its image", "get both files again", detail)
-    if not mask.any():
-        raise BadFile("mask without an optic disc", "get the file again, or take the image away")

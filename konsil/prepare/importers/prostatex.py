@@ -11,26 +11,15 @@ Both layouts are as the recipe and the repositories' lists of files show them.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from konsil.data.findings import Findings
 from konsil.errors import ConfigError, DataError
-from konsil.prepare.importers.base import Case, Importer, Options, Source
+from konsil.prepare.importers.base import Case, Options, importer
 from konsil.prepare.importers.pictures import blaming
-from konsil.prepare.importers.volumes import (
-    PROSTATE_HEAD,
-    TABLES,
-    Scan,
-    VolumeCase,
-    counted,
-    dicom_folders,
-    read_scan,
-    why,
-)
+from konsil.prepare.importers.source import Source
+from konsil.prepare.importers.volumes import Scan, VolumeCase, dicom_folders, prostate, read_scan
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -38,37 +27,47 @@ if TYPE_CHECKING:
 SITE = "prostatex"
 PATIENT = r"ProstateX-\d{4}"
 RELEASES = ("zones", "gland")
-PAPER, RECIPE = (99, 2293), (98, 1627)
-LAYOUT = """
+Files = dict[str, list[str]]  # by patient
+
+
+@importer(
+    "prostatex",
+    title="PROSTATEx, with zones (Meyer et al.) or whole glands (Cuocolo et al.)",
+    sites=(SITE,),
+    layout="""
 zones:  manifest-*/PROSTATEx/ProstateX-0004/<study>/<T2 series>/*.dcm
         manifest-*/PROSTATEx/ProstateX-0004/<study>/<Segmentation>/1-1.dcm
 gland:  Files/prostate/image_list.csv
         Files/prostate/mask_prostate/ProstateX-0000.nii.gz ...
         Files/prostate/Images/ProstateX-0000_t2_tse_tra_4.nii.gz ...
         (or the DICOM series beside them: manifest-*/PROSTATEx/ProstateX-0000/<study>/4.000000-*/)
-"""
-
-
+""",
+    certainty="certain of zones; of gland, whose list has all 204 images, nearly",
+    licence="masks: zones CC BY 3.0, gland CC BY 4.0; images: see TCIA's PROSTATEx collection",
+    home="https://www.cancerimagingarchive.net/analysis-result/prostatex-seg-zones, "
+    "or https://github.com/rcuocolo/PROSTATEx_masks",
+    options=("release",),
+    **prostate(
+        SITE, (99, 2293), (98, 1627), "98 cases have zones; which the 99th is, is not known"
+    ),
+)
 def find(source: Source, options: Options) -> Sequence[Case]:
     """The cases of one release of masks."""
     folders = dicom_folders(source, PATIENT)
     masks = {
         "zones": _segmentations(source, folders),
-        "gland": _by_patient(source, rf"mask_prostate/({PATIENT})\.nii(?:\.gz)?"),
+        "gland": source.by_name(rf"mask_prostate/({PATIENT})\.nii(?:\.gz)?"),
     }
     release = _release(source, options, [name for name, there in masks.items() if there])
-    found = Findings()
-    images = (_zone_images if release == "zones" else _gland_images)(
-        source, folders, masks[release], found
-    )
-    found.raise_if_any(source.root)
-    read = _read_zones if release == "zones" else read_scan
+    zones = release == "zones"
+    images = (_zone_images if zones else _gland_images)(source, folders, masks[release])
     return [
         VolumeCase(
-            site=SITE,
-            name=key.replace("prostatex", "ProstateX"),
-            image=image,
-            read=partial(read, source.root, image, masks[release][key][0]),
+            source,
+            SITE,
+            key.replace("prostatex", "ProstateX"),
+            {"image": image, "mask": masks[release][key][0]},
+            _read_zones if zones else read_scan,
         )
         for key, image in sorted(images.items())
     ]
@@ -89,110 +88,81 @@ def _release(source: Source, options: Options, there: Sequence[str]) -> str:
     return options.release or there[0]
 
 
-def _by_patient(source: Source, pattern: str) -> dict[str, list[str]]:
-    files: dict[str, list[str]] = {}
-    for name, match in source.matching(pattern).items():
-        files.setdefault(match.group(1).lower(), []).append(name)
-    return files
-
-
 # --- zones: DICOM SEG -----------------------------------------------------------------------------
 
 
-def _segmentations(source: Source, folders: dict[str, list[str]]) -> dict[str, list[str]]:
+def _segmentations(source: Source, folders: Files) -> Files:
     """DICOM SEG files by patient. One is a file alone in its folder: no other header is opened."""
     from konsil.data.volumes.headers import SEGMENTATIONS
 
-    files = Counter(str(PurePosixPath(name).parent) for name in source.files)
-    first = _first_files(source)
-    found: dict[str, list[str]] = {}
+    found: Files = {}
     for patient, own in folders.items():
-        alone = [first[folder] for folder in own if files[folder] == 1]
-        segs = [n for n in alone if _header(source, n).get("SOPClassUID") in SEGMENTATIONS]
+        alone = [source.folders[folder][0] for folder in own if len(source.folders[folder]) == 1]
+        segs = [path for path in alone if _header(source, path).get("SOPClassUID") in SEGMENTATIONS]
         if segs:
             found[patient] = segs
     return found
 
 
-def _zone_images(
-    source: Source, folders: dict[str, list[str]], masks: dict[str, list[str]], found: Findings
-) -> dict[str, str]:
+def _zone_images(source: Source, folders: Files, masks: Files) -> dict[str, str]:
     """For each segmentation the folder of the series that it was drawn on."""
-    first = _first_files(source)
     images: dict[str, str] = {}
-    for patient, segs in masks.items():
-        if len(segs) > 1:
+    for patient, (seg, *others) in masks.items():
+        if others:
             cure = "keep the zones (PROSTATEx-Seg-Zones) and take the others away"
-            found.add("case with several segmentations", ", ".join(segs), cure)
+            source.refuse("case with several segmentations", ", ".join([seg, *others]), cure)
             continue
-        drawn_on = {
-            str(item.SeriesInstanceUID)
-            for item in _header(source, segs[0]).get("ReferencedSeriesSequence", [])
-        }
-        series = {f: _header(source, first[f]).get("SeriesInstanceUID") for f in folders[patient]}
-        fitting = [folder for folder, uid in series.items() if uid in drawn_on]
-        if not fitting:
-            cure = "download the T2 series that PROSTATEx-Seg-Zones lists for it"
-            found.add("segmentation without its image", segs[0], cure)
-        else:
+        references = _header(source, seg).get("ReferencedSeriesSequence", [])
+        drawn_on = {str(item.SeriesInstanceUID) for item in references}
+        firsts = {folder: _header(source, source.folders[folder][0]) for folder in folders[patient]}
+        fitting = [f for f, first in firsts.items() if first.get("SeriesInstanceUID") in drawn_on]
+        if fitting:
             images[patient] = fitting[0]
+        else:
+            cure = "download the T2 series that PROSTATEx-Seg-Zones lists for it"
+            source.refuse("segmentation without its image", seg, cure)
     return images
-
-
-def _first_files(source: Source) -> dict[str, str]:
-    """A file of every folder."""
-    return {str(PurePosixPath(name).parent): name for name in reversed(source.files)}
 
 
 def _header(source: Source, name: str) -> Dataset:
     from pydicom import Dataset, dcmread
 
-    tags = ["SOPClassUID", "SeriesInstanceUID", "ReferencedSeriesSequence"]
+    tags = ["SOPClassUID", "SeriesInstanceUID", "ReferencedSeriesSequence", "SegmentSequence"]
     try:
         return dcmread(source.root / name, stop_before_pixels=True, specific_tags=tags)
     except Exception:  # whatever pydicom stumbles over: then the file is none of those looked for
         return Dataset()
 
 
-def _read_zones(root: Path, image: str, mask: str) -> Scan:
+def _read_zones(case: Case) -> Scan:
     """The union of the zones; the urethra only where there is another one."""
     from konsil.data.volumes import from_planes, planes, read_mask_volume, read_volume
 
-    volume = read_volume(root / image)
-    with blaming(mask):
-        values = read_mask_volume(root / mask, root / image, volume)
-        urethra = _urethra(root / mask)
+    image = case.path("image")
+    volume = read_volume(image)
+    with blaming(case.files["mask"]):
+        values = read_mask_volume(case.path("mask"), image, volume)
+    segments = _header(case.source, case.files["mask"]).get("SegmentSequence", [])
+    named = {int(one.SegmentNumber): str(one.get("SegmentLabel", "")).lower() for one in segments}
+    urethra = next((number for number, label in named.items() if "urethra" in label), 0)
     stack = planes(values, volume.affine, "axial")
     gland = ((stack != 0) & (stack != urethra)).any(axis=(1, 2))
     whole = (stack != 0) & gland[:, None, None]
     return Scan(volume, from_planes(whole, volume.affine, "axial"))
 
 
-def _urethra(path: Path) -> int:
-    """The number of the segment that is named so; 0 if none is."""
-    from pydicom import dcmread
-
-    data = dcmread(path, stop_before_pixels=True, specific_tags=["SegmentSequence"])
-    for segment in data.get("SegmentSequence", []):
-        if "urethra" in str(segment.get("SegmentLabel", "")).lower():
-            return int(segment.SegmentNumber)
-    return 0
-
-
 # --- gland: NIfTI ---------------------------------------------------------------------------------
 
 
-def _gland_images(
-    source: Source, folders: dict[str, list[str]], masks: dict[str, list[str]], found: Findings
-) -> dict[str, str]:
+def _gland_images(source: Source, folders: Files, masks: Files) -> dict[str, str]:
     """For each mask the T2 series that image_list.csv names, as NIfTI or DICOM."""
     listed = _image_list(source)
-    volumes = _by_patient(source, rf"({PATIENT})_t2_tse_tra[^/]*\.nii(?:\.gz)?")
+    volumes = source.by_name(rf"({PATIENT})_t2_tse_tra[^/]*\.nii(?:\.gz)?")
     images: dict[str, str] = {}
-    for patient, own in masks.items():
-        if len(own) > 1:
+    for patient, (mask, *others) in masks.items():
+        if others:
             cure = "keep one of the two; was the repository unpacked twice?"
-            found.add("file that is there twice", " and ".join(own), cure)
+            source.refuse("file that is there twice", " and ".join([mask, *others]), cure)
             continue
         fitting = [
             *_named_as(volumes.get(patient, []), listed.get(patient)),
@@ -205,7 +175,7 @@ def _gland_images(
                 "put Files/prostate/Images or TCIA's PROSTATEx collection, and image_list.csv, "
                 "beside the masks"
             )
-            found.add("mask without its image", own[0], cure)
+            source.refuse("mask without its image", mask, cure)
     return images
 
 
@@ -213,11 +183,10 @@ def _image_list(source: Source) -> dict[str, str]:
     """What image_list.csv says: patient -> ProstateX-0000_t2_tse_tra_4."""
     listed: dict[str, str] = {}
     for name in source.matching(r"image_list\.csv"):
-        if "lesions/" in name.lower():  # another list, of other series
-            continue
-        text = (source.root / name).read_text(encoding="utf-8")
-        for line in re.findall(rf"{PATIENT}_\w+", text, re.IGNORECASE):
-            listed[line.partition("_")[0].lower()] = line.lower()
+        if "lesions/" not in name.lower():  # another list, of other series
+            text = (source.root / name).read_text(encoding="utf-8").lower()
+            found = re.findall(rf"{PATIENT.lower()}_\w+", text)
+            listed |= {line.partition("_")[0]: line for line in found}
     return listed
 
 
@@ -234,23 +203,3 @@ def _numbered_as(folders: Sequence[str], listed: str | None) -> list[str]:
         return []
     begin = re.compile(rf"0*{listed.rpartition('_')[2]}(?:\.0*)?-")
     return [folder for folder in folders if begin.match(PurePosixPath(folder).name)]
-
-
-IMPORTERS = (
-    Importer(
-        name="prostatex",
-        title="PROSTATEx, with zones (Meyer et al.) or whole glands (Cuocolo et al.)",
-        sites=(SITE,),
-        layout=LAYOUT,
-        certainty="certain of zones; of gland, whose list has all 204 images, nearly",
-        licence="masks: zones CC BY 3.0, gland CC BY 4.0; images: see TCIA's PROSTATEx collection",
-        home="https://www.cancerimagingarchive.net/analysis-result/prostatex-seg-zones, "
-        "or https://github.com/rcuocolo/PROSTATEx_masks",
-        table=TABLES,
-        paper={SITE: counted(*PAPER)},
-        head=PROSTATE_HEAD,
-        find=find,
-        differs={SITE: why(PAPER, RECIPE, "98 cases have zones; which the 99th is, is not known")},
-        options=("release",),
-    ),
-)

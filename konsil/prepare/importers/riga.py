@@ -9,14 +9,11 @@ are not two closed ones, one inside the other, is left out of that picture and r
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from konsil.data.findings import Findings
-from konsil.prepare.importers.base import Case, Importer, LeftOut, Options, Source
+from konsil.prepare.importers.base import Case, LeftOut, Options, importer
 from konsil.prepare.importers.pictures import (
     FUNDUS_HEAD,
     FundusCase,
@@ -24,95 +21,107 @@ from konsil.prepare.importers.pictures import (
     disc_and_cup,
     read_image,
 )
+from konsil.prepare.importers.source import TWICE, UNPAIRED, Source
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from PIL import Image
 
+    from konsil.prepare.importers.pictures import Masked
+
     Mask = NDArray[np.bool_]
 
 SITES = {"binrushed": "riga_binrushed", "magrabi": "riga_magrabia", "messidor": "riga_messidor"}
-FILE = re.compile(
-    r"(?:^|.*/)(?P<folder>(?P<source>binrushed|magrabi|messidor)[^/]*)/"
-    r"image\s*(?P<number>\d+)(?:(?P<prime>prime)|-(?P<grader>\d))\.(?:tiff?|jpe?g|png|bmp)$",
-    re.IGNORECASE,
+FILE = (
+    r"(?P<folder>(?P<source>binrushed|magrabi|messidor)[^/]*)/"
+    r"image\s*(?P<number>\d+)(?:(?P<prime>prime)|-(?P<grader>\d))\.(?:tiff?|jpe?g|png|bmp)"
 )
 CORRECTED = "-corrected"  # BinRushed1-Corrected replaces BinRushed1, which has no prime pictures
 DIFFERENT = 30  # grey levels; lines are drawn in a plain colour, compression stays below
 BRIDGED = (0, 1, 2)  # pixels by which a line is thickened until it is closed
 SHORTEST = 0.01  # of the picture's width; what is smaller is a speck
-LAYOUT = """
+
+
+@importer(
+    "riga",
+    title="RIGA, retinal fundus images for glaucoma analysis, University of Michigan",
+    sites=tuple(SITES.values()),
+    layout="""
 BinRushed/{BinRushed1-Corrected,BinRushed2,BinRushed3,BinRushed4}/image1prime.jpg
                                                                   image1-1.jpg ... image1-6.jpg
 Magrabia/{MagrabiaMale,MagrabiFemale}/image1prime.tif, image1-1.tif ... image1-6.tif
 MESSIDOR/image1prime.tif, image1-1.tif ... image1-6.tif
-"""
-
-
-# --- finding --------------------------------------------------------------------------------------
-
-
+""",
+    certainty="certain: several public loaders agree on names and counts",
+    licence="CC BY-NC 4.0, as the deposit's metadata say",
+    home="https://doi.org/10.7302/Z23R0R29 (Deep Blue Data)",
+    table="FedSM, Table 1",
+    paper={
+        "riga_binrushed": {"images": 195},
+        "riga_magrabia": {"images": 94},
+        "riga_messidor": {"images": 460},
+    },
+    differs={
+        "riga_binrushed": "the published set has 195 pictures",
+        "riga_magrabia": "the published set has 95 pictures, one of them (MagrabiFemale "
+        "image48) without a copy free of lines, which leaves the paper's 94",
+        "riga_messidor": "the published set has 460 pictures",
+    },
+    head=FUNDUS_HEAD,
+    options=("crop",),
+)
 def find(source: Source, options: Options) -> Sequence[Case]:
     """Every picture with the copies of its graders; whatever of the three sources is there."""
-    found = Findings()
-    pictures: dict[tuple[str, int], dict[str, str]] = {}  # folder, number -> prime, 1 ... -> path
-    for path in source.files:
-        if match := FILE.match(path):
-            files = pictures.setdefault((match["folder"], int(match["number"])), {})
-            first = files.setdefault(match["grader"] or "prime", path)
-            if first != path:
-                cure = "keep one of the two; was the data set unpacked twice?"
-                found.add("file that is there twice", f"{first} and {path}", cure)
-    if not pictures:
+    found = source.matching(FILE)
+    if not found:
         raise source.not_understood("no RIGA picture was found")
-    source.refuse_unexplained([p for files in pictures.values() for p in files.values()], found)
-    cases = _cases(source.root, pictures, found)
-    found.raise_if_any(source.root)
-    return cases
-
-
-def _cases(
-    root: Path, pictures: Mapping[tuple[str, int], Mapping[str, str]], found: Findings
-) -> list[Case]:
+    source.refuse_unexplained(found)
+    pictures: dict[tuple[str, int], dict[str, str]] = {}  # folder, number -> prime, 1 ... -> path
+    for path, match in found.items():
+        files = pictures.setdefault((match["folder"], int(match["number"])), {})
+        first = files.setdefault(match["grader"] or "prime", path)
+        if first != path:
+            source.refuse("file that is there twice", f"{first} and {path}", TWICE)
     replaced = {f.lower().removesuffix(CORRECTED) for f, _ in pictures if CORRECTED in f.lower()}
-    cases: list[Case] = []
-    for (folder, number), files in sorted(pictures.items()):
-        graders = {grader: path for grader, path in files.items() if grader != "prime"}
-        if folder.lower() in replaced:
-            mask = partial(_leave_out, f"the corrected folder replaces {folder}")
-        elif "prime" not in files:
-            mask = partial(_leave_out, f"there is no picture without lines (image{number}prime)")
-        else:
-            mask = partial(_majority, root, files["prime"], graders)
-        if not graders:
-            cure = "get the data set again, or take the picture away"
-            found.add("picture without a grader's copy", files["prime"], cure)
-        image = files.get("prime") or next(iter(files.values()))
-        source = next(name for name in SITES if folder.lower().startswith(name))
-        name = f"{folder}_image{number}"
-        cases.append(FundusCase(site=SITES[source], name=name, root=root, image=image, mask=mask))
-    return cases
+    return [_case(source, *which, files, replaced) for which, files in sorted(pictures.items())]
+
+
+def _case(
+    source: Source, folder: str, number: int, files: dict[str, str], replaced: set[str]
+) -> Case:
+    mask: Callable[[FundusCase], Masked] = _majority
+    if folder.lower() in replaced:
+        mask = partial(_leave_out, f"the corrected folder replaces {folder}")
+    elif "prime" not in files:
+        mask = partial(_leave_out, f"there is no picture without lines (image{number}prime)")
+    if list(files) == ["prime"]:
+        source.refuse("picture without a grader's copy", files["prime"], UNPAIRED)
+    image = files.get("prime") or next(iter(files.values()))
+    site = next(site for name, site in SITES.items() if folder.lower().startswith(name))
+    graders = {grader: path for grader, path in files.items() if grader != "prime"}
+    return FundusCase(source, site, f"{folder}_image{number}", {"image": image, **graders}, mask)
 
 
 # --- from lines to masks --------------------------------------------------------------------------
 
 
-def _leave_out(why: str) -> tuple[NDArray[np.uint8], str]:
+def _leave_out(why: str, case: FundusCase) -> Masked:
     raise LeftOut(why)
 
 
-def _majority(root: Path, prime: str, graders: Mapping[str, str]) -> tuple[NDArray[np.uint8], str]:
+def _majority(case: FundusCase) -> Masked:
     """What more than half of the usable graders marked, and who was not usable."""
     import numpy as np
 
-    picture = read_image(root / prime).convert("RGB")
+    graders = sorted(case.files.keys() - {"image"})
+    picture = read_image(case.path("image")).convert("RGB")
     votes = np.zeros((2, picture.height, picture.width), dtype=np.uint8)  # disc and cup
     usable = 0
     unusable = [f"grader {g} (no file)" for g in map(str, range(1, 7)) if g not in graders]
-    for grader, path in sorted(graders.items()):
-        with blaming(path):
-            copy = read_image(root / path).convert("RGB")
+    for grader in graders:
+        with blaming(case.files[grader]):
+            copy = read_image(case.path(grader)).convert("RGB")
         try:
             disc, cup = outlined(_lines(picture, copy))
             votes[0] += disc
@@ -193,31 +202,3 @@ def _closed(lines: Mask, bridge: int, shortest: float) -> tuple[list[Mask], int]
         inside[box] = filled
         insides.append(inside)
     return insides, broken
-
-
-IMPORTERS = (
-    Importer(
-        name="riga",
-        title="RIGA, retinal fundus images for glaucoma analysis, University of Michigan",
-        sites=tuple(SITES.values()),
-        layout=LAYOUT,
-        certainty="certain: several public loaders agree on names and counts",
-        licence="CC BY-NC 4.0, as the deposit's metadata say",
-        home="https://doi.org/10.7302/Z23R0R29 (Deep Blue Data)",
-        table="FedSM, Table 1",
-        paper={
-            "riga_binrushed": {"images": 195},
-            "riga_magrabia": {"images": 94},
-            "riga_messidor": {"images": 460},
-        },
-        head=FUNDUS_HEAD,
-        find=find,
-        differs={
-            "riga_binrushed": "the published set has 195 pictures",
-            "riga_magrabia": "the published set has 95 pictures, one of them (MagrabiFemale "
-            "image48) without a copy free of lines, which leaves the paper's 94",
-            "riga_messidor": "the published set has 460 pictures",
-        },
-        options=("crop",),
-    ),
-)

@@ -13,14 +13,12 @@ The stereo pictures of release 3 hold two views side by side; the masks belong t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from konsil.data.findings import BadFile, Findings
-from konsil.prepare.importers.base import Case, Head, Importer, Options, Source, refuse_unpaired
+from konsil.data.findings import BadFile
+from konsil.prepare.importers.base import Case, Head, Options, importer
 from konsil.prepare.importers.pictures import (
     DISC,
     FUNDUS_HEAD,
@@ -28,15 +26,15 @@ from konsil.prepare.importers.pictures import (
     blaming,
     disc_and_cup,
     picture_size,
-    read_binary,
     read_bytes,
 )
+from konsil.prepare.importers.source import Source
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Masked = tuple[NDArray[np.uint8], str]
+    from konsil.prepare.importers.pictures import Masked
 
 SITE = "rim_one"
 DISC_HEAD = {"task": "segmentation", "structures": {"disc": [DISC]}, "channels": 3}
@@ -47,7 +45,20 @@ SIGNS = {
     "r3": r"stereo images/[gns]-\d+-[lr]\.jpg",
     "dl": r"r\d_.*-disc-t\.png",
 }
-LAYOUT = """
+OF_DISC, OF_CUP = "mask_of_the_disc", "mask_of_the_cup"
+OUTLINE = "text_file_of_the_outline_(-gs.txt)"
+
+
+def head(source: Source, options: Options) -> Head:
+    """Disc and cup, or the disc alone."""
+    return FUNDUS_HEAD if release_of(source, options) in ("r3", "dl") else DISC_HEAD
+
+
+@importer(
+    "rim-one",
+    title="RIM-ONE, retinal image database for optic nerve evaluation, La Laguna",
+    sites=(SITE,),
+    layout="""
 r3   {Healthy,Glaucoma and suspects}/Stereo Images/N-10-R.jpg ...
      {Healthy,Glaucoma and suspects}/Average_masks/N-10-R-{Disc,Cup}-Avg.png
 DL   RIM-ONE_DL_images/partitioned_by_hospital/{training_set,test_set}/{glaucoma,normal}/
@@ -55,20 +66,20 @@ DL   RIM-ONE_DL_images/partitioned_by_hospital/{training_set,test_set}/{glaucoma
      RIM-ONE_DL_reference_segmentations/{glaucoma,normal}/r1_Im001-1-{Disc,Cup}-T.png
 r2   {Normal,Glaucoma and glaucoma suspicious}/Im001.jpg, Im001-gs.txt        (disc alone)
 r1   {Normal,Early,Moderate,Deep,OHT}/Im001.bmp, Im001-exp1.bmp ... -exp5.bmp  (disc alone)
-"""
-
-
+""",
+    certainty="certain for r3 and DL, fairly for r2, less for r1",
+    licence="research and education only, no redistribution, as the owners' read-me says",
+    home="https://github.com/miag-ull/rim-one-dl (DL), http://medimrg.webs.ull.es (r1 to r3)",
+    table="FedSM, Table 1",
+    paper={SITE: {"images": 159}},
+    differs={SITE: "the paper's 159 are release 3; release 1 has 169 pictures, 2 has 455, DL 485"},
+    head=head,
+    options=("release", "splits", "seed", "crop"),
+)
 def find(source: Source, options: Options) -> Sequence[Case]:
     """The cases of the release that is there."""
-    found = Findings()
-    cases = FINDERS[release_of(source, options)](source, found)
-    found.raise_if_any(source.root)
-    return cases
-
-
-def head(source: Source, options: Options) -> Head:
-    """Disc and cup, or the disc alone."""
-    return FUNDUS_HEAD if release_of(source, options) in ("r3", "dl") else DISC_HEAD
+    release = {"r1": _release_1, "r2": _release_2, "r3": _release_3, "dl": _release_dl}
+    return release[release_of(source, options)](source)
 
 
 def release_of(source: Source, options: Options) -> str:
@@ -89,99 +100,71 @@ def release_of(source: Source, options: Options) -> str:
 # --- releases 3 and DL: disc and cup --------------------------------------------------------------
 
 
-def _find_r3(source: Source, found: Findings) -> list[Case]:
+def _release_3(source: Source) -> list[Case]:
     name = r"([gns]-\d+-[lr])"
-    images = source.named(rf"stereo images/{name}\.jpe?g", found)
-    discs = source.named(rf"average_masks/{name}-disc-avg\.png", found)
-    cups = source.named(rf"average_masks/{name}-cup-avg\.png", found)
-    experts = source.matching(r"expert\d_masks/[^/]+")
-    return _both(source, images, discs, cups, experts, found, left_half=True)
-
-
-def _find_dl(source: Source, found: Findings) -> list[Case]:
-    name = r"(r\d_[^/]+?)"
-    discs = source.named(rf"{name}-\d+-disc-t\.png", found)
-    cups = source.named(rf"{name}-\d+-cup-t\.png", found)
-    masks = {*discs.values(), *cups.values()}
-    pictures = [path for path in source.matching(rf"{name}\.png") if path not in masks]
-    # The archive holds all pictures twice, in two divisions into training and test.
-    by_hospital = [path for path in pictures if "partitioned_by_hospital/" in path.lower()]
-    images = source.named(rf"{name}\.png", found, of=by_hospital or pictures)
-    cases = _both(source, images, discs, cups, pictures, found)
-    tested = source.matching(r"test_set/(?:[^/]+/)?[^/]+", of=list(images.values()))
-    return [replace(case, part="test" if case.where in tested else "train") for case in cases]
-
-
-def _both(
-    source: Source,
-    images: Mapping[str, str],
-    discs: Mapping[str, str],
-    cups: Mapping[str, str],
-    unused: Iterable[str],
-    found: Findings,
-    left_half: bool = False,
-) -> list[Case]:
-    refuse_unpaired(images, discs, found, "mask of the disc")
-    refuse_unpaired(images, cups, found, "mask of the cup")
-    source.refuse_unexplained([*images.values(), *discs.values(), *cups.values(), *unused], found)
-    found.raise_if_any(source.root)
+    patterns = {
+        "image": rf"stereo images/{name}\.jpe?g",
+        OF_DISC: rf"average_masks/{name}-disc-avg\.png",
+        OF_CUP: rf"average_masks/{name}-cup-avg\.png",
+    }
+    files = source.pairs(source.matching(r"expert\d_masks/[^/]+"), **patterns)
     return [
-        FundusCase(
-            site=SITE,
-            name=key,
-            root=source.root,
-            image=image,
-            mask=partial(_disc_and_cup, source.root, discs[key], cups[key], left_half),
-            left_half=left_half,
-        )
-        for key, image in images.items()
+        FundusCase(source, SITE, key, own, _disc_and_cup, left_half=True)
+        for key, own in files.items()
     ]
 
 
-def _disc_and_cup(root: Path, disc: str, cup: str, left_half: bool) -> Masked:
+def _release_dl(source: Source) -> list[Case]:
+    name = r"(r\d_[^/]+?)"
+    masks = {
+        OF_DISC: source.named(rf"{name}-\d+-disc-t\.png"),
+        OF_CUP: source.named(rf"{name}-\d+-cup-t\.png"),
+    }
+    drawn = {path for own in masks.values() for path in own.values()}
+    pictures = [path for path in source.matching(rf"{name}\.png") if path not in drawn]
+    # The archive holds all pictures twice, in two divisions into training and test.
+    by_hospital = [path for path in pictures if "partitioned_by_hospital/" in path.lower()]
+    images = source.named(rf"{name}\.png", by_hospital or pictures)
+    files = source.together({"image": images, **masks}, pictures)
+    tested = source.matching(r"test_set/(?:[^/]+/)?[^/]+", images.values())
+    part = {image: "test" if image in tested else "train" for image in images.values()}
+    return [
+        FundusCase(source, SITE, key, own, _disc_and_cup, part=part[own["image"]])
+        for key, own in files.items()
+    ]
+
+
+def _disc_and_cup(case: FundusCase) -> Masked:
     masks = []
-    for name in (disc, cup):
-        with blaming(name):
-            mask = read_binary(root / name)
+    for file in (OF_DISC, OF_CUP):
+        mask = case.binary(file)
         # Public readers disagree whether a mask is as wide as both views or as one.
-        wide = left_half and mask.shape[1] > mask.shape[0]
+        wide = case.left_half and mask.shape[1] > mask.shape[0]
         masks.append(mask[:, : mask.shape[1] // 2] if wide else mask)
-    with blaming(cup):
+    with blaming(case.files[OF_CUP]):
         return disc_and_cup(masks[0], masks[1]), ""
 
 
 # --- releases 1 and 2: the disc alone -------------------------------------------------------------
 
 
-def _find_r2(source: Source, found: Findings) -> list[Case]:
-    images = source.named(r"(im\d+)\.jpe?g", found)
-    outlines = source.named(r"(im\d+)-gs\.txt", found)
-    refuse_unpaired(images, outlines, found, "text file of the outline (-gs.txt)")
-    source.refuse_unexplained(list(images.values()), found)
-    found.raise_if_any(source.root)
-    return [
-        FundusCase(
-            site=SITE,
-            name=key,
-            root=source.root,
-            image=image,
-            mask=partial(_outline, source.root, image, outlines[key]),
-        )
-        for key, image in images.items()
-    ]
+def _release_2(source: Source) -> list[Case]:
+    patterns = {"image": r"(im\d+)\.jpe?g", OUTLINE: r"(im\d+)-gs\.txt"}
+    files = source.pairs((), **patterns)
+    return [FundusCase(source, SITE, key, own, _outline) for key, own in files.items()]
 
 
-def _outline(root: Path, image: str, name: str) -> Masked:
+def _outline(case: FundusCase) -> Masked:
     """The inside of a smooth closed curve through the points of the text file."""
     import numpy as np
     from PIL import Image, ImageDraw
     from scipy.interpolate import CubicSpline
 
-    points = outline_points(root / name, name)
+    points = outline_points(case.path(OUTLINE), case.files[OUTLINE])
     closed = np.array([*points, points[0]])
     curve = CubicSpline(np.arange(len(closed)), closed, bc_type="periodic")
     fine = curve(np.linspace(0, len(points), 32 * len(points), endpoint=False))
-    mask = Image.new("L", picture_size(read_bytes(root / image)))
+    mask = Image.new("L", picture_size(read_bytes(case.path("image"))))
     ImageDraw.Draw(mask).polygon([tuple(point) for point in fine], fill=DISC)
     return np.asarray(mask), ""
 
@@ -192,14 +175,11 @@ def outline_points(path: Path, name: str) -> list[tuple[float, float]]:
     One number stands in a line: x and y of the centre, then of the points, then a further title.
     """
     numbers: list[float] = []
-    try:
-        for line in path.read_text(encoding="latin-1").split():
-            if re.fullmatch(r"-?\d+(?:\.\d+)?", line):
-                numbers.append(float(line))
-            elif numbers:
-                break
-    except OSError as error:
-        raise BadFile("outline that cannot be read", "get it again", str(error.strerror)) from None
+    for word in read_bytes(path).decode("latin-1").split():
+        if re.fullmatch(r"-?\d+(?:\.\d+)?", word):
+            numbers.append(float(word))
+        elif numbers:
+            break
     points = list(zip(numbers[2::2], numbers[3::2], strict=False))
     if len(numbers) % 2 or len(points) < 3:
         cure = "get the file again: a centre and at least three points are expected"
@@ -207,64 +187,32 @@ def outline_points(path: Path, name: str) -> list[tuple[float, float]]:
     return points
 
 
-def _find_r1(source: Source, found: Findings) -> list[Case]:
+def _release_1(source: Source) -> list[Case]:
+    # Numbers begin anew in every folder, so a name takes its folder along.
     stage = r"(?:[^/]*\b)?(normal|early|moderate|deep|oht)\b[^/]*/(?:.*/)?(im\d+)"
-    pictures = source.matching(rf"{stage}\.(?:bmp|jpe?g|png)")
-    drawn = source.matching(rf"{stage}-exp\d\.(?:bmp|jpe?g|png)")
-    images = {_stage(match): path for path, match in pictures.items()}
-    experts: dict[str, list[str]] = {}
-    for path, match in drawn.items():
-        experts.setdefault(_stage(match), []).append(path)
-    refuse_unpaired(images, {k: p[0] for k, p in experts.items()}, found, "mask of an expert")
-    source.refuse_unexplained([*pictures, *drawn], found)
-    found.raise_if_any(source.root)
+    images = source.named(rf"{stage}\.(?:bmp|jpe?g|png)")
+    experts = source.by_name(rf"{stage}-exp\d\.(?:bmp|jpe?g|png)")
+    first = {key: paths[0] for key, paths in experts.items()}
+    drawn = [path for paths in experts.values() for path in paths]
+    files = source.together({"image": images, "mask of an expert": first}, drawn)
     return [
-        FundusCase(
-            site=SITE,
-            name=key,
-            root=source.root,
-            image=image,
-            mask=partial(_agreed, source.root, experts[key]),
-        )
-        for key, image in images.items()
+        FundusCase(source, SITE, key, {**own, **_numbered(experts[key])}, _agreed)
+        for key, own in files.items()
     ]
 
 
-def _stage(match: re.Match[str]) -> str:
-    """Numbers begin anew in every folder, so a name takes its folder along."""
-    return f"{match.group(1)}_{match.group(2)}".lower()
+def _numbered(paths: Sequence[str]) -> dict[str, str]:
+    return {f"expert {number}": path for number, path in enumerate(paths, 1)}
 
 
-def _agreed(root: Path, names: Sequence[str]) -> Masked:
+def _agreed(case: FundusCase) -> Masked:
     """What more than half of the experts marked."""
     import numpy as np
 
-    masks = []
-    for name in names:
-        with blaming(name):
-            masks.append(read_binary(root / name))
+    masks: list[NDArray[np.bool_]] = []
+    for file, path in case.files.items():
+        if file.startswith("expert"):
+            masks.append(case.binary(file))
             if masks[-1].shape != masks[0].shape:
-                raise BadFile("masks of different sizes", "get the files again")
+                raise BadFile("masks of different sizes", "get the files again", path)
     return (2 * np.sum(masks, axis=0) > len(masks)).astype(np.uint8) * np.uint8(DISC), ""
-
-
-FINDERS = {"r1": _find_r1, "r2": _find_r2, "r3": _find_r3, "dl": _find_dl}
-IMPORTERS = (
-    Importer(
-        name="rim-one",
-        title="RIM-ONE, retinal image database for optic nerve evaluation, La Laguna",
-        sites=(SITE,),
-        layout=LAYOUT,
-        certainty="certain for r3 and DL, fairly for r2, less for r1",
-        licence="research and education only, no redistribution, as the owners' read-me says",
-        home="https://github.com/miag-ull/rim-one-dl (DL), http://medimrg.webs.ull.es (r1 to r3)",
-        table="FedSM, Table 1",
-        paper={SITE: {"images": 159}},
-        head=head,
-        find=find,
-        differs={
-            SITE: "the paper's 159 are release 3; release 1 has 169 pictures, 2 has 455, DL 485"
-        },
-        options=("release", "splits", "seed", "crop"),
-    ),
-)

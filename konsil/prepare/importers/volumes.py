@@ -14,12 +14,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from konsil.data.findings import BadFile
-from konsil.prepare.importers.base import Case, Options, Source, Written
+from konsil.prepare.importers.base import Case, Options, Written
 from konsil.prepare.importers.pictures import blaming
+from konsil.prepare.importers.source import Source
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,38 +28,47 @@ if TYPE_CHECKING:
 
     from konsil.data.volumes.grid import Volume
 
-PROSTATE_HEAD = {
-    "task": "segmentation",
-    "structures": {"prostate": [1]},
-    "channels": 1,
-    "slices": {"view": "axial", "which": "labelled"},
-}
-TABLES = "FedSM, Table 8 (cases) and Table 2 (slices)"
 CASES, SLICES = "cases", "labelled slices"
 AGAIN = "get the file again, or take the case away"
 TOO_FAR = 0.25  # of the image's diagonal: then the header is not wrong but another's
 
 
+def prostate(
+    site: str, paper: tuple[int, int], recipe: tuple[int, int], *more: str
+) -> dict[str, Any]:
+    """What importers of prostates state alike; cases and slices in the paper and by its recipe."""
+    known = (
+        f"the paper has {paper[1] / paper[0]:.0f} slices a case and does not say which; its "
+        f"published recipe makes {recipe[0]} cases with {recipe[1]:,} labelled slices, "
+        f"{recipe[1] / recipe[0]:.0f} a case"
+    )
+    return {
+        "table": "FedSM, Table 8 (cases) and Table 2 (slices)",
+        "paper": {site: {CASES: paper[0], SLICES: paper[1]}},
+        "differs": {site: "; ".join([known, *more])},
+        "head": {
+            "task": "segmentation",
+            "structures": {"prostate": [1]},
+            "channels": 1,
+            "slices": {"view": "axial", "which": "labelled"},
+        },
+    }
+
+
 @dataclass(frozen=True)
 class Scan:
-    """A volume and its mask on the same voxels; every value of the mask but 0 is the prostate."""
+    """A volume and its mask on the same voxels; every value of the mask but 0 is the structure."""
 
     volume: Volume
     mask: NDArray[Any]
     note: str = ""  # something a person should know of it
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class VolumeCase(Case):
-    """A volume with a mask, read when it is written."""
+    """A volume with a mask of one structure; each is a file or a DICOM series' folder."""
 
-    image: str  # below the source folder
-    read: Callable[[], Scan]  # raises BadFile or LeftOut
-
-    @property
-    def where(self) -> str:
-        """The image's path below the source folder."""
-        return self.image
+    read: Callable[[Any], Scan]  # this case; raises BadFile or LeftOut
 
     def write(self, folder: Path, options: Options) -> Written:
         """Image and mask as .nii.gz; cases and labelled slices are counted."""
@@ -66,7 +76,7 @@ class VolumeCase(Case):
 
         from konsil.data.volumes import Volume, planes, write_volume
 
-        scan = self.read()
+        scan = self.read(self)
         mask = (scan.mask != 0).astype(np.uint8)
         if not mask.any():
             raise BadFile("empty mask", AGAIN)
@@ -78,37 +88,16 @@ class VolumeCase(Case):
         return Written(image, label, {CASES: 1, SLICES: labelled}, scan.note)
 
 
-def counted(cases: int, slices: int) -> dict[str, int]:
-    """A site's counts in the paper."""
-    return {CASES: cases, SLICES: slices}
-
-
-def why(paper: tuple[int, int], recipe: tuple[int, int], *more: str) -> str:
-    """What is known of a difference to the paper: (cases, slices) there and by its recipe."""
-    known = (
-        f"the paper has {paper[1] / paper[0]:.0f} slices a case and does not say which; its "
-        f"published recipe makes {recipe[0]} cases with {recipe[1]:,} labelled slices, "
-        f"{recipe[1] / recipe[0]:.0f} a case"
-    )
-    return "; ".join([known, *more])
-
-
-def read_scan(
-    root: Path,
-    image: str,
-    mask: str,
-    channel: int | None = None,
-    allowed: Sequence[int] = (),
-) -> Scan:
-    """A volume and its mask, each a file or a DICOM series' folder below the root.
+def read_scan(case: Case, channel: int | None = None, allowed: Sequence[int] = ()) -> Scan:
+    """The volume and its mask.
 
     `allowed` lists the values that the data set's masks have beside 0, if that is known.
     """
     from konsil.data.volumes import read_volume
 
-    volume = read_volume(root / image, channel)
-    with blaming(mask):
-        labels = read_volume(root / mask)
+    volume = read_volume(case.path("image"), channel)
+    with blaming(case.files["mask"]):
+        labels = read_volume(case.path("mask"))
         _check_values(labels.array, allowed)
         return Scan(volume, *lay_on(labels, volume))
 
@@ -123,6 +112,17 @@ def _check_values(mask: NDArray[Any], allowed: Sequence[int]) -> None:
             f"its masks hold {', '.join(map(str, (0, *allowed)))}; {AGAIN}",
             ", ".join(f"{value:g}" for value in strange[:5]),
         )
+
+
+def dicom_folders(source: Source, case: str) -> dict[str, list[str]]:
+    """Folders with DICOM files, by the case (a pattern) that a folder above them is named after."""
+    regex = re.compile(rf"(?:^|/)({case})/", re.IGNORECASE)
+    found: dict[str, list[str]] = {}
+    for folder, files in source.folders.items():
+        match = regex.search(f"{folder}/")
+        if match and any(path.lower().endswith((".dcm", ".ima")) for path in files):
+            found.setdefault(match.group(1).lower(), []).append(folder)
+    return {case: sorted(folders) for case, folders in sorted(found.items())}
 
 
 # --- a mask on its image --------------------------------------------------------------------------
@@ -191,18 +191,3 @@ def _corners(volume: Volume) -> NDArray[np.float64]:
 
 def _size(volume: Volume) -> str:
     return " x ".join(map(str, volume.shape))
-
-
-# --- folders of DICOM files -----------------------------------------------------------------------
-
-
-def dicom_folders(source: Source, case: str) -> dict[str, list[str]]:
-    """Folders with DICOM files, by the case (a pattern) that a folder above them is named after."""
-    regex = re.compile(rf"(?:^|/)({case})/", re.IGNORECASE)
-    folders = {str(PurePosixPath(name).parent) for name in source.matching(r"[^/]+\.(?:dcm|ima)")}
-    found: dict[str, list[str]] = {}
-    for folder in sorted(folders):
-        match = regex.search(f"{folder}/")
-        if match:
-            found.setdefault(match.group(1).lower(), []).append(folder)
-    return found

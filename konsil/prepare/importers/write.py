@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -23,10 +22,10 @@ from konsil.prepare.importers.base import (
     Options,
     Progress,
     Row,
-    Source,
     Written,
 )
 from konsil.prepare.importers.publish import BUILDING, Destination, Pairs
+from konsil.prepare.importers.source import Source
 
 Result = Written | LeftOut | BadFile
 
@@ -50,7 +49,9 @@ def _write_locked(
     importer: Importer, source: Source, dest: Path, options: Options, report: Progress | None
 ) -> ImportReport:
     destination = Destination(dest, importer, importer.head_of(source, options))
-    cases = _complete_parts(importer.find(source, options), options)
+    found = importer.find(source, options)
+    source.raise_if_any()
+    cases = _complete_parts(found, options)
     _check_cases(source, cases)
     destination.check_free({case.site for case in cases}, options.overwrite)
     building = dest / BUILDING
@@ -75,14 +76,13 @@ def _check_places(source: Path, dest: Path) -> None:
 
 
 def _check_cases(source: Source, cases: Sequence[Case]) -> None:
-    found = Findings()
     seen: dict[tuple[str, str], Case] = {}
     for case in cases:
         first = seen.setdefault((case.site, case.name.lower()), case)
         if first is not case:
             cure = "keep one of the two: they would get the same name"
-            found.add("image that is there twice", f"{first.where} and {case.where}", cure)
-    found.raise_if_any(source.root)
+            source.refuse("image that is there twice", f"{first.image} and {case.image}", cure)
+    source.raise_if_any()
     if not cases:
         raise source.not_understood("no image was found")
 
@@ -134,26 +134,20 @@ def _write_cases(
     totals, done = Counter(case.site for case in cases), Counter[str]()
     results: list[Result] = []
     found = Findings()
-    with ThreadPool(THREADS) as pool, _at_rest(pool):
+    pool = ThreadPool(THREADS)
+    try:
         for case, result in zip(cases, pool.imap(write, cases), strict=True):
             results.append(result)
             if isinstance(result, BadFile):
-                found.add_file(case.where, result)
+                found.add_file(case.image, result)
             done[case.site] += 1
             if report is not None:
                 report(case.site, done[case.site], totals[case.site])
-    found.raise_if_any(source.root)
-    return results
-
-
-@contextmanager
-def _at_rest(pool: ThreadPool) -> Iterator[None]:
-    """Whatever happens, no thread writes any more when the folder is cleared away."""
-    try:
-        yield
-    finally:
+    finally:  # no thread writes any more when the folder is cleared away
         pool.terminate()
         pool.join()
+    found.raise_if_any(source.root)
+    return results
 
 
 def _by_site(
@@ -180,9 +174,9 @@ def _report(
             if case.part in importer.paper.get(case.site, {}):
                 made[case.site][case.part] += 1
             if result.note:
-                notes.append(f"{case.where}: {result.note}")
+                notes.append(f"{case.image}: {result.note}")
         else:
-            notes.append(f"{case.where}: left out: {result}")
+            notes.append(f"{case.image}: left out: {result}")
     rows = [
         Row(site, what, count, importer.paper.get(site, {}).get(what))
         for site, counts in made.items()

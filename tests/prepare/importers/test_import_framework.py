@@ -13,14 +13,14 @@ import pytest
 import yaml
 
 from konsil.errors import ConfigError, DataError
-from konsil.prepare.importers import Options, import_dataset, importers
+from konsil.prepare.importers import IMPORTERS, Options, import_dataset
 from tests.prepare.importers.miniatures import rim_and_cup
 
 RETINA = ("drishti-gs1", "refuge", "riga", "rim-one")
 
 
 def test_every_importer_states_what_a_person_needs():
-    found = importers()
+    found = IMPORTERS.all()
     assert {*RETINA, "camelyon17"} <= set(found)
     for name, importer in found.items():
         text = importer.describe()
@@ -35,7 +35,7 @@ def test_every_importer_states_what_a_person_needs():
 
 def test_the_retina_sets_have_the_papers_total():
     """Table 1 of FedSM: 905 + 453 + 451 images at six sites."""
-    counts = [site["images"] for name in RETINA for site in importers()[name].paper.values()]
+    counts = [site["images"] for name in RETINA for site in IMPORTERS.all()[name].paper.values()]
     assert len(counts) == 6
     assert sum(counts) == 905 + 453 + 451
 
@@ -44,7 +44,7 @@ def test_listing_importers_loads_no_heavy_library():
     """Of what `konsil data import` lists; what konsil.data itself loads is another matter."""
     code = (
         "import sys, konsil.data; before = set(sys.modules); "
-        "from konsil.prepare.importers import importers; importers(); "
+        "from konsil.prepare.importers import IMPORTERS; IMPORTERS.all(); "
         "new = {name.split('.')[0] for name in set(sys.modules) - before}; "
         "print(new & {'scipy', 'SimpleITK', 'nibabel', 'pydicom', 'highdicom', 'monai'})"
     )
@@ -53,7 +53,7 @@ def test_listing_importers_loads_no_heavy_library():
 
 
 def test_an_unknown_name(tmp_path):
-    with pytest.raises(ConfigError, match=r"fundus: no such importer; there are .*refuge"):
+    with pytest.raises(ConfigError, match=r"unknown importer .fundus.; there are .*refuge"):
         import_dataset("fundus", tmp_path, tmp_path / "out")
 
 
@@ -63,7 +63,7 @@ def test_a_wrong_folder_shows_the_layout_and_what_was_found(download, name):
     with pytest.raises(DataError) as error:
         download.take(name)
     message = str(error.value)
-    assert importers()[name].layout.strip().splitlines()[0].strip() in message
+    assert IMPORTERS.all()[name].layout.strip().splitlines()[0].strip() in message
     assert "holiday/: 1 file(s), such as beach 1.png" in message
     assert download.files() == []
 
@@ -213,7 +213,7 @@ def test_a_destination_that_cannot_be(refuge):
 def test_the_record_of_an_import(refuge):
     refuge.take("refuge", crop=2)
     record = json.loads((refuge.dest / "imported/refuge.json").read_text())
-    assert record["licence"] == importers()["refuge"].licence
+    assert record["licence"] == IMPORTERS.all()["refuge"].licence
     site = record["sites"]["refuge"]
     assert site["counts"] == [{"site": "refuge", "what": "images", "made": 10, "paper": 800}]
     assert site["source"] == str(refuge.root.resolve())

@@ -15,7 +15,7 @@ from konsil.data import open_federation
 from konsil.data.findings import BadFile
 from konsil.data.volumes.grid import Volume
 from konsil.errors import ConfigError, DataError
-from konsil.prepare.importers import Options, import_dataset, importers
+from konsil.prepare.importers import IMPORTERS, Options, import_dataset
 from konsil.prepare.importers.volumes import lay_on
 from tests.data.volume_files import write_itk, write_nifti, write_segmentation, write_series
 
@@ -185,7 +185,7 @@ def prostatex_masks(root: Path, cases=("0000", "0001", "0002"), images: bool = T
 
 
 def test_every_importer_states_what_a_person_must_know():
-    known = importers()
+    known = IMPORTERS.all()
     for name, (cases, slices) in PAPER.items():
         importer = known[name]
         site = importer.sites[0]
@@ -458,7 +458,7 @@ def test_a_wrong_folder_is_answered_with_the_layout(tmp_path, name):
     (tmp_path / "src/holiday").mkdir(parents=True)
     (tmp_path / "src/holiday/beach.jpg").write_bytes(b"sun")
     text = refused(name, tmp_path / "src", tmp_path / "out", "holiday/: 1 file(s)", "beach.jpg")
-    assert importers()[name].layout.strip().splitlines()[0] in text
+    assert IMPORTERS.all()[name].layout.strip().splitlines()[0] in text
 
 
 def test_images_and_masks_that_do_not_pair(tmp_path):
@@ -473,8 +473,8 @@ def test_images_and_masks_that_do_not_pair(tmp_path):
         "promise12",
         source,
         tmp_path / "out",
-        "segmentation without an image:\n    TrainingData_Part1/Case13_segmentation.mhd",
-        "image without a segmentation:\n    TrainingData_Part2/Case25.mhd",
+        "mask without an image:\n    TrainingData_Part1/Case13_segmentation.mhd",
+        "image without a mask:\n    TrainingData_Part2/Case25.mhd",
     )
 
     source = nci(tmp_path / "nci", "ProstateDx", "PROSTATE-DIAGNOSIS")
