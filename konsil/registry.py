@@ -78,7 +78,7 @@ class Registry(Generic[T]):
         if name not in known:
             raise ConfigError(
                 f"{where}: unknown {self.kind} {name!r}; there are {', '.join(known)}; "
-                "one of your own is in a file that --plugin names"
+                "one of your own comes from a file under `plugins` (--plugin FILE.py)"
             )
         return known[name]
 
