@@ -104,11 +104,10 @@ def _run(
     experiment = read_experiment(file, overrides, plugins)
     with console.status("starting"):
         from konsil.data import open_federation
-        from konsil.federation.plan import Plan
-        from konsil.registry import load_plugins
+        from konsil.federation.plan import Plan, load_choices
         from konsil.report.plan import print_plan
 
-        load_plugins(experiment.plugins)  # a mistake there is found before images are read
+        load_choices(experiment)  # a mistake there is found before images are read
     with console.status("reading the federation") as status:
         federation = open_federation(
             experiment.federation,

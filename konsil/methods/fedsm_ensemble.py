@@ -58,7 +58,7 @@ class FedSMEnsemble(TwoPhases):
         models = ["global", *map(frozen, self.context.sites)]
         with torch.no_grad():
             opinions = [site.frozen("candidate", site.private[name])(x) for name in models]
-        return blended(site.task.name, opinions, shares)
+        return blended(site.task.targets, opinions, shares)
 
     def selector_measures(self, site: Site, shared: Parts) -> dict[str, float]:
         """How good the mixture is on the site's validation images."""
