@@ -6,10 +6,9 @@ key's path, the value, and what is allowed (`read_experiment`).
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -24,14 +23,13 @@ from pydantic import (
     model_validator,
 )
 
-from konsil.errors import ConfigError
+from konsil.errors import ConfigError, suggestion
 
 SYNTHETIC = ("retina", "prostate", "pathology")
 SOURCES = ("synthetic", "folder", "csv", "file")
 PLACES = ("folder", "csv", "file", "cache", "cache_limit")  # where data lie changes no number
 CACHE_LIMIT = "50 GB"  # of decoded images, unless said otherwise
 Targets = Literal["masks", "classes"]  # what a task learns from: a mask a structure, or a class
-DOTTED = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+"
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -176,7 +174,7 @@ class NetworkConfig(Block):
     @field_validator("target")
     @classmethod
     def _a_path(cls, target: str | None) -> str | None:
-        if target is not None and not re.fullmatch(DOTTED, target):
+        if target is not None and "." not in target:  # the rest is said when it is imported
             raise ValueError("must be the path of a class, package.module.Class")
         return target
 
@@ -424,14 +422,6 @@ def _explain_one(finding: dict[str, Any], model: type[BaseModel]) -> str:
 
 def _suggestion(model: type[BaseModel], loc: list[Any]) -> str:
     return suggestion(str(loc[-1]), _allowed_keys(model, loc[:-1]))
-
-
-def suggestion(key: str, allowed: Iterable[str]) -> str:
-    """What may stand in the place of a key, the one that was probably meant first."""
-    known = sorted(allowed)
-    close = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"{hint}allowed here: {', '.join(known)}"
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:

@@ -109,7 +109,7 @@ def test_a_copy_of_a_file_is_the_same_plugin(plugin: Path, tmp_path: Path):
 
 
 WRONG: dict[str, tuple[str, list[str]]] = {
-    "no method": ("x = 1\n", ["no method in it", "@method"]),
+    "no method": ("x = 1\n", ["no method, network, task or importer in it", "@method", "@network"]),
     "its own name is taken": (
         HALF.replace('"half"', '"fedavg"'),
         [", line 17: method fedavg: konsil.methods.fedavg has it already; choose another name"],

@@ -5,13 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
 
-from konsil.config import Targets
 from konsil.errors import ConfigError
 from konsil.registry import Registry
+
+if TYPE_CHECKING:  # a saved super model needs no experiment file
+    from konsil.config import Targets
 
 B = TypeVar("B", bound=Callable[..., nn.Module])
 USUAL: dict[Targets, str] = {"masks": "unet", "classes": "resnet18"}  # if none is named

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from konsil.config import NetworkConfig, Targets, suggestion
-from konsil.errors import ConfigError, StateError
+from konsil.errors import ConfigError, StateError, suggestion
 from konsil.networks.kinds import NETWORKS, USUAL, Kind
 from konsil.networks.layers import NORMS
 from konsil.networks.target import arguments_of, target_class
+
+if TYPE_CHECKING:
+    from konsil.config import NetworkConfig, Targets
 
 
 @dataclass(frozen=True)

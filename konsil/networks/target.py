@@ -15,8 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from konsil.config import DOTTED, suggestion
-from konsil.errors import ConfigError
+from konsil.errors import ConfigError, suggestion
 
 # What constructors call the channels of the image, and those of the logits.
 IN_CHANNELS = ("in_channels", "input_channels", "n_input_channels", "n_channels", "in_chans")
@@ -27,7 +26,7 @@ IMAGE_SIZE = ("img_size", "image_size")
 def target_class(path: str) -> type[nn.Module]:
     """The class at a path; it must be a network's."""
     where = f"network.target = {path!r}"
-    if not re.fullmatch(DOTTED, path):
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path):
         raise ConfigError(f"{where}: not the path of a class, package.module.Class")
     home, _, name = path.rpartition(".")
     try:

@@ -33,14 +33,18 @@ class Task(ABC):
     name: ClassVar[str]  # as the experiment file has it
     targets: ClassVar[Targets]  # masks [B, labels, H, W] of zeros and ones, or classes [B]
     Settings: ClassVar[type[TaskSettings]] = TaskSettings
+    labels: list[str]  # structures or classes, in order
+    outputs: int  # channels of the logits: one a label
     main_metric: str  # what models are compared by; higher is better
     metrics: Sequence[str]  # what `summarise` can give, in the order of a table
     of_all_images: tuple[str, ...] = ()  # those that are no mean of single images' values
 
-    def __init__(self, labels: Sequence[str], settings: TaskSettings | None = None) -> None:
-        """`labels`: structures or classes, in order; the logits have a channel for each."""
-        self.labels = list(labels)
-        self.outputs = len(self.labels)
+    def __init__(
+        self, labels: Sequence[str] | None = None, settings: TaskSettings | None = None
+    ) -> None:
+        """With the labels of a federation; without them a class has its own."""
+        if labels is not None:
+            self.labels, self.outputs = list(labels), len(labels)
         self.settings: Any = settings or self.Settings()
 
     @abstractmethod

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
-from konsil.config import Targets, TaskConfig, explain, keys_of, suggestion
-from konsil.errors import ConfigError
+from konsil.config import Targets, TaskConfig, explain, keys_of
+from konsil.errors import ConfigError, suggestion
 from konsil.tasks.base import TASKS, Task, TaskSettings
 
 # What names the labels of each kind of targets, and how many of them a task needs.
@@ -37,7 +37,7 @@ def task_settings(config: TaskConfig) -> TaskSettings:
     known = {*keys_of(TaskConfig), *keys_of(cls.Settings)} - (set(LABELS.values()) - {own})
     for key in config.settings:
         if key not in known:
-            raise ConfigError(f"task.{key}: unknown key; {suggestion(key, known)}")
+            raise ConfigError(f"task.{key}: unknown key; {suggestion(key, list(known))}")
     try:
         return cls.Settings.model_validate(config.settings)
     except ValidationError as error:
