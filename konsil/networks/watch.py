@@ -9,14 +9,14 @@ from torch.nn.modules.conv import _ConvNd
 
 
 class Watched:
-    """Notes of one forward pass: which layer ran last, what it saw, and the smallest grid."""
+    """Notes of one forward pass: which layer ran last, what it saw, and the deepest one."""
 
     def __init__(self, net: nn.Module) -> None:
         layers = [(n, m) for n, m in net.named_modules() if isinstance(m, _ConvNd | nn.Linear)]
         self._hooks = [m.register_forward_hook(self._noting(name)) for name, m in layers]
         self.last = ""  # the name of the convolution or linear layer that ran last
         self._before: Tensor | None = None
-        self._smallest: Tensor | None = None
+        self._deepest: Tensor | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -28,9 +28,9 @@ class Watched:
     def _noting(self, name: str) -> Any:
         def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             self.last, self._before = name, inputs[0]
-            smaller = self._smallest is None or _pixels(output) <= _pixels(self._smallest)
-            if isinstance(layer, _ConvNd) and smaller:
-                self._smallest = output
+            deeper = self._deepest is None or _depth(output) >= _depth(self._deepest)
+            if isinstance(layer, _ConvNd) and deeper:
+                self._deepest = output
 
         return note
 
@@ -42,12 +42,13 @@ class Watched:
 
     @property
     def bottleneck(self) -> Tensor:
-        """The last convolution on the smallest grid; without one, what the head sees."""
-        return self.before_head if self._smallest is None else averaged(self._smallest)
+        """The deepest convolution, averaged; without one, what the head sees."""
+        return self.before_head if self._deepest is None else averaged(self._deepest)
 
 
-def _pixels(x: Tensor) -> int:
-    return x[0, 0].numel()
+def _depth(x: Tensor) -> tuple[int, int]:
+    """Fewest pixels, most channels."""
+    return -x[0, 0].numel(), x.shape[1]
 
 
 def averaged(x: Tensor) -> Tensor:

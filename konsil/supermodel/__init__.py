@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from konsil.errors import StateError
-from konsil.networks import NetworkSpec, build_network
+from konsil.errors import ConfigError, StateError
+from konsil.networks import NetworkSpec, build_network, check_spec
 from konsil.networks.outputs import TO_PROBABILITIES, blended
 from konsil.weights import BoundNetwork, Weights
 
@@ -179,5 +179,18 @@ class SuperModel:
             known = Facts(**facts)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(f"{folder}: not a super model's folder ({error})") from None
+        _check_networks(known, folder)
         models = {n: Weights.load(folder / f"{file}.safetensors") for n, file in files.items()}
         return cls(known, models, device)
+
+
+def _check_networks(facts: Facts, folder: Path) -> None:
+    """Refuse at once what could only fail when the first image is asked about."""
+    for spec in (facts.network, facts.selector):
+        try:
+            check_spec(NetworkSpec.from_json(spec))
+        except ConfigError as error:
+            raise StateError(
+                f"{folder}: {error}; a network of one's own must be installed, or its file loaded "
+                "first: konsil.registry.load_plugins([FILE.py])"
+            ) from None
