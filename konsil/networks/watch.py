@@ -28,9 +28,9 @@ class Watched:
     def _noting(self, name: str) -> Any:
         def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
             self.last, self._before = name, inputs[0]
-            deeper = self._deepest is None or _depth(output) >= _depth(self._deepest)
-            if isinstance(layer, _ConvNd) and deeper:
-                self._deepest = output
+            if isinstance(layer, _ConvNd):
+                deeper = self._deepest is None or _depth(output) >= _depth(self._deepest)
+                self._deepest = output if deeper else self._deepest
 
         return note
 

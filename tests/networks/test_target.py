@@ -111,7 +111,7 @@ def spec(target: str, size: int = 32, **arguments: Any) -> NetworkSpec:
 @pytest.mark.parametrize(
     ("target", "segments", "arguments"),
     [
-        (SEGRESNET, True, {"init_filters": 8, "blocks_down": [1, 1]}),
+        (SEGRESNET, True, {"init_filters": 8, "blocks_down": [1, 1], "blocks_up": [1]}),
         ("monai.networks.nets.BasicUNet", True, {"features": [8, 8, 8, 8, 8, 8]}),
         (DENSENET, False, {"init_features": 8, "growth_rate": 4, "block_config": [1, 1]}),
     ],
