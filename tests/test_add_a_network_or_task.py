@@ -5,17 +5,28 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from konsil.errors import StateError
-from konsil.registry import load_plugins
+from konsil.registry import PREFIX, REGISTRIES, load_plugins
 from konsil.supermodel import SuperModel
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 KONSIL = [sys.executable, "-c", "from konsil.cli import main; main()"]
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    """What a test loads is gone after it."""
+    yield
+    for module in [name for name in sys.modules if name.startswith(PREFIX)]:
+        for registry in REGISTRIES.values():
+            registry.forget(module)
+        del sys.modules[module]
 
 
 def blocks(page: str, language: str) -> list[str]:
