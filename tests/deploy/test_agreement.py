@@ -329,9 +329,7 @@ def test_a_site_loads_the_task_before_it_looks_at_its_images(experiment, plugins
     assert sorted(read_plan(tmp_path / "run")["plugins"]) == ["network one-layer", "task mine"]
     forget_plugins()
     link = ForgetfulLink(direct.parties(e, tmp_path / "other", SITES, {"north": policies["north"]}))
-    with pytest.raises(
-        RoundFailed, match="south: refused: (network one-layer|task mine): the plan"
-    ):
+    with pytest.raises(RoundFailed, match=r"south: refused: (network|task) [\w-]+: the plan has"):
         coordinate(without_places(e), SITES, link, tmp_path / "again", plugins=[file])
 
 
