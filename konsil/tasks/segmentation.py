@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache
 from typing import Any, Literal
 
 import torch
@@ -38,20 +38,10 @@ class Segmentation(Task):
         self.metrics = ["dice", *self.structure_columns]
         self.with_cross_entropy = self.settings.loss == "dice_ce"
 
-    @cached_property
-    def dice_loss(self) -> Any:
-        """1 - Dice, a mean over images and structures."""
-        return _dice_loss()
-
-    @cached_property
-    def dice_losses(self) -> Any:
-        """The same for each image and structure."""
-        return _dice_loss(reduction="none")
-
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """The mean loss of a batch."""
         y = y.to(logits.dtype)
-        loss: Tensor = self.dice_loss(logits, y)
+        loss: Tensor = _dice_loss("mean")(logits, y)
         if self.with_cross_entropy:
             # Not MONAI's DiceCELoss: with several channels its cross-entropy is a softmax, which
             # gives each pixel to one structure only, and ours overlap.
@@ -61,7 +51,7 @@ class Segmentation(Task):
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """The loss of each image."""
         y = y.to(logits.dtype)
-        losses: Tensor = self.dice_losses(logits, y).flatten(1).mean(dim=1)
+        losses: Tensor = _dice_loss("none")(logits, y).flatten(1).mean(dim=1)
         if self.with_cross_entropy:
             entropy = F.binary_cross_entropy_with_logits(logits, y, reduction="none")
             losses = losses + entropy.flatten(1).mean(dim=1)
@@ -75,7 +65,8 @@ class Segmentation(Task):
         return columns
 
 
-def _dice_loss(reduction: str = "mean") -> Any:
+@cache
+def _dice_loss(reduction: str) -> Any:
     # Here and not above: MONAI takes seconds to import, and who only looks for tasks would pay.
     from monai.losses.dice import DiceLoss
 
