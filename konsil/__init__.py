@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # for type checkers and editors; the same names as in _HOMES
     from konsil.ingredients.method import Method, method
     from konsil.ingredients.piece import Averaged, Personal, Piece, train
     from konsil.ingredients.site import Site
+    from konsil.networks import network
+    from konsil.prepare.importers.base import importer
+    from konsil.tasks import Task, task
     from konsil.weights import Parts, Weights, mix
 
 __all__ = [  # noqa: RUF022  grouped by what one wants to do
@@ -63,6 +66,11 @@ __all__ = [  # noqa: RUF022  grouped by what one wants to do
     "method",
     "mix",
     "train",
+    # write a network, a task, an importer
+    "Task",
+    "importer",
+    "network",
+    "task",
     # test it
     "testing",
 ]
@@ -83,6 +91,9 @@ _HOMES = {
     "ingredients.method": ("Method", "method"),
     "ingredients.piece": ("Averaged", "Personal", "Piece", "train"),
     "ingredients.site": ("Site",),
+    "networks": ("network",),
+    "prepare.importers.base": ("importer",),
+    "tasks": ("Task", "task"),
     "weights": ("Parts", "Weights", "mix"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

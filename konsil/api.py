@@ -68,11 +68,10 @@ def run_folder(experiment: Experiment, out: str | Path | None) -> Path:
 def prepare(experiment: Experiment, resume: bool, console: Console) -> tuple[Plan, Federation]:
     """Check everything, read the federation and print the plan: what is done before round 1."""
     with _status(console, "starting"):
-        from konsil.federation.plan import Plan
-        from konsil.registry import load_plugins
+        from konsil.federation.plan import Plan, load_choices
         from konsil.report.plan import print_plan
 
-        load_plugins(experiment.plugins)  # a mistake there is found before images are read
+        load_choices(experiment)  # a mistake there is found before images are read
         _refuse_methods_of_this_session(experiment, resume)
     federation = _opened(experiment.federation, experiment.task, console)
     plan = Plan.of(experiment, federation)

@@ -7,7 +7,6 @@ key's path, the value, and what is allowed (`read_experiment`).
 from __future__ import annotations
 
 import copy
-import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,12 +24,13 @@ from pydantic import (
     model_validator,
 )
 
-from konsil.errors import ConfigError
+from konsil.errors import ConfigError, suggestion
 
 SYNTHETIC = ("retina", "prostate", "pathology")
 SOURCES = ("synthetic", "folder", "csv", "file")
 PLACES = ("folder", "csv", "file", "cache", "cache_limit")  # where data lie changes no number
 CACHE_LIMIT = "50 GB"  # of decoded images, unless said otherwise
+Targets = Literal["masks", "classes"]  # what a task learns from: a mask a structure, or a class
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -136,26 +136,19 @@ def number_of_bytes(text: int | str) -> int:
 
 
 class TaskConfig(Block):
-    """What is learned: structures on an image, or the class of an image."""
+    """What is learned: a task by name, what its labels mean, and the task's own settings."""
 
-    name: Literal["segmentation", "classification"] = "segmentation"
-    # segmentation: structure -> the mask values that belong to it (they may overlap: disc and cup)
+    model_config = ConfigDict(extra="allow")
+
+    name: str = "segmentation"
+    # of masks: structure -> the mask values that belong to it (they may overlap: disc and cup)
     structures: dict[str, list[int]] | None = None
-    # classification: class names in order; the last is the positive one of a binary task
+    # of classes: their names in order; the last is the positive one of a binary task
     classes: list[str] | None = None
-    loss: Literal["dice", "dice_ce", "cross_entropy"] | None = None
     normalise: bool = True  # per image and channel, zero mean and unit variance
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.name == "segmentation" and self.loss == "cross_entropy":
-            raise ValueError(f"loss = {self.loss!r}: segmentation takes dice or dice_ce")
-        if self.name == "classification" and self.loss in ("dice", "dice_ce"):
-            raise ValueError(f"loss = {self.loss!r}: classification takes cross_entropy")
-        if self.name == "classification" and self.structures:
-            raise ValueError("structures: they belong to segmentation; give classes")
-        if self.name == "segmentation" and self.classes:
-            raise ValueError("classes: they belong to classification; give structures")
+    def _meant(self) -> Self:
         if self.classes is not None and len(set(self.classes)) < max(2, len(self.classes)):
             raise ValueError(f"classes = {self.classes}: at least two different names")
         for structure, values in (self.structures or {}).items():
@@ -166,19 +159,36 @@ class TaskConfig(Block):
         return self
 
     @property
-    def loss_name(self) -> str:
-        """The loss in force: the papers' plain Dice must be asked for, dice_ce converges faster."""
-        return self.loss or ("dice_ce" if self.name == "segmentation" else "cross_entropy")
+    def settings(self) -> dict[str, Any]:
+        """What the file says beyond the keys above; the task itself checks it."""
+        return dict(self.model_extra or {})
 
 
 class NetworkConfig(Block):
-    """The network that every site trains."""
+    """The network that every site trains: one by name, or any class by its path."""
 
-    name: Literal["unet", "unet_classic", "resnet18", "vgg11", "vgg11_pooled", "small"] | None = (
-        None  # default: unet for segmentation, resnet18 for classification
-    )
-    norm: Literal["instance", "batch", "group"] | None = None  # default: the network's own
-    width: int | None = Field(None, ge=1)  # U-Nets: channels of the first level
+    model_config = ConfigDict(extra="allow")
+
+    name: str | None = None  # default: the usual one for the task's targets
+    target: str | None = None  # package.module.Class; its arguments stand beside it
+
+    @field_validator("target")
+    @classmethod
+    def _a_path(cls, target: str | None) -> str | None:
+        if target is not None and "." not in target:  # the rest is said when it is imported
+            raise ValueError("must be the path of a class, package.module.Class")
+        return target
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if self.name is not None and self.target is not None:
+            raise ValueError("give a name or a target, not both")
+        return self
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the file says beyond the keys above; the network itself checks it."""
+        return dict(self.model_extra or {})
 
 
 class TrainingConfig(Block):
@@ -278,7 +288,7 @@ class Experiment(Block):
     server: ServerConfig = ServerConfig()
     engine: EngineConfig = EngineConfig()
     compute: ComputeConfig = ComputeConfig()
-    plugins: list[Path] = []  # Python files with methods of your own
+    plugins: list[Path] = []  # Python files with methods, networks, tasks of your own
 
     @field_validator("plugins", mode="before")
     @classmethod
@@ -312,16 +322,7 @@ class Experiment(Block):
             raise ValueError(f"methods: {twice[0]} stands twice; give one of them a label")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds = {self.seeds}: every seed once")
-        segmenter = self.network_name.startswith("unet")
-        if segmenter != (self.task.name == "segmentation"):
-            raise ValueError(f"network.name = {self.network_name!r}: not for {self.task.name}")
         return self
-
-    @property
-    def network_name(self) -> str:
-        """The network in force."""
-        default = "unet" if self.task.name == "segmentation" else "resnet18"
-        return self.network.name or default
 
 
 def read_experiment(
@@ -437,10 +438,12 @@ def _explain_one(finding: dict[str, Any], model: type[BaseModel]) -> str:
 
 
 def _suggestion(model: type[BaseModel], loc: list[Any]) -> str:
-    allowed = _allowed_keys(model, loc[:-1])
-    close = difflib.get_close_matches(str(loc[-1]), allowed, n=1)
-    hint = f"did you mean {close[0]}? " if close else ""
-    return f"{hint}allowed here: {', '.join(allowed)}"
+    return suggestion(str(loc[-1]), _allowed_keys(model, loc[:-1]))
+
+
+def keys_of(model: type[BaseModel]) -> list[str]:
+    """A block's keys as one writes them."""
+    return sorted(f.alias or name for name, f in model.model_fields.items())
 
 
 def _in_our_words(message: str) -> str:
@@ -463,7 +466,7 @@ def _allowed_keys(model: type[BaseModel], loc: list[Any]) -> list[str]:
         for one in (annotation, *get_args(annotation)):  # of a list or a mapping, its entries
             if isinstance(one, type) and issubclass(one, BaseModel):
                 model = one
-    return sorted(f.alias or name for name, f in model.model_fields.items())
+    return keys_of(model)
 
 
 def _parsed(

@@ -11,6 +11,8 @@
 Each message says what is wrong, where (file, site, round), and what to do.
 """
 
+import difflib
+
 
 class KonsilError(Exception):
     """Base of every error that is shown to a person without a traceback."""
@@ -38,3 +40,11 @@ class RoundFailed(KonsilError):
 
 class UploadRefused(KonsilError):
     """One site's upload, refused before it touches a sum."""
+
+
+def suggestion(key: str, allowed: list[str]) -> str:
+    """What may stand in the place of a key, the one that was probably meant first."""
+    known = sorted(allowed)
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return f"{hint}allowed here: {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""What an experiment chooses by name: methods, networks, tasks, importers.
+"""What is chosen by name: methods, networks, tasks, importers.
 
 Every kind is found the same way, in three places: in its own package (`konsil.methods`), in a
 user's file (`--plugin`), and in installed packages, through entry points of a group that has the
@@ -28,6 +28,7 @@ from konsil.errors import ConfigError
 
 T = TypeVar("T")
 PREFIX = "konsil_plugin_"  # of the names of plugins' modules
+NAME = r"[A-Za-z0-9_-]+"
 REGISTRIES: dict[str, Registry[Any]] = {}
 
 
@@ -54,6 +55,10 @@ class Registry(Generic[T]):
 
         The same definition may come again: a module can be imported anew.
         """
+        if not re.fullmatch(NAME, name):
+            raise ConfigError(f"{self.kind} {name!r}: a name is letters, digits, - and _")
+        if definition.__module__.startswith(PREFIX):
+            self._search()  # first, so that it is the plugin that finds a name taken
         home = definition.__module__, definition.__qualname__
         known = self._homes.get(name, home)
         if known != home:
@@ -167,7 +172,10 @@ def _load(path: Path, source: bytes, sha256: str) -> list[str]:
     names = list(_registered(module))
     if not names:
         _forget(module)
-        raise ConfigError(f'{path}: no method in it; put @method("name", paper="...") on its class')
+        raise ConfigError(
+            f"{path}: no method, network, task or importer in it; put a decorator such as "
+            '@method("name", paper="...") or @network("name", segments=True) on what it holds'
+        )
     return names
 
 
@@ -175,6 +183,11 @@ def _registered(module: str) -> Iterator[str]:
     for registry in REGISTRIES.values():
         kind = "" if registry.kind == "method" else f"{registry.kind} "
         yield from (f"{kind}{name}" for name in registry.names_from(module))
+
+
+def kind_and_name(registered: str) -> str:
+    """What a plan calls something of a plugin, for people: methods have their kind, too."""
+    return registered if " " in registered else f"method {registered}"
 
 
 def _refuse_second_version(path: Path) -> None:
@@ -189,8 +202,6 @@ def _run(name: str, path: Path, source: bytes) -> None:
     module = sys.modules[name] = ModuleType(name)
     module.__file__ = str(path)
     try:
-        for registry in list(REGISTRIES.values()):
-            registry.all()  # first, so that it is the plugin that finds a name taken
         exec(compile(source, str(path), "exec"), vars(module))
     except (Exception, SystemExit) as error:
         _forget(name)

@@ -12,6 +12,7 @@ import torch
 from konsil.config import Experiment, check_experiment
 from konsil.data import open_federation
 from konsil.federation.plan import Plan
+from konsil.registry import load_plugins
 from konsil.testing import SIZE, write_shades, write_squares
 
 torch.set_num_threads(1)
@@ -66,6 +67,7 @@ def make_plan(experiment: Callable[..., Experiment]) -> Callable[..., Plan]:
 
     def make(**blocks: Any) -> Plan:
         e = experiment(**blocks)
+        load_plugins(e.plugins)  # which may hold the task
         return Plan.of(e, open_federation(e.federation, e.task))
 
     return make

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import yaml
 
-from konsil.config import Experiment, MethodConfig, check_experiment, read_experiment
+from konsil.config import Experiment, MethodConfig, NetworkConfig, check_experiment, read_experiment
 from konsil.errors import ConfigError
-from konsil.federation.plan import Plan
+from konsil.federation.plan import Plan, load_choices
 from konsil.ingredients.method import method_settings
 
 SMALLEST: dict[str, Any] = {
@@ -32,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_the_smallest_file_is_enough():
     e = check_experiment(SMALLEST, "my.yaml")
-    assert (e.network_name, e.task.loss_name, e.seeds) == ("unet", "dice_ce", [0])
+    assert (e.task.name, e.network, e.seeds) == ("segmentation", NetworkConfig(), [0])
     assert e.methods == [MethodConfig(name="fedavg")]
 
 
@@ -126,34 +126,21 @@ REFUSED = {
     "seeds twice": ({"seeds": [1, 1]}, ["seeds = [1, 1]: every seed once"]),
     "seed": ({"seeds": [1, "b"]}, ["seeds.1 = 'b': must be a whole number"]),
     "name": ({"name": "a b"}, ["name = 'a b': must be letters, digits"]),
-    "loss": (
-        {"task": {"loss": "cross_entropy"}},
-        ["task.loss = 'cross_entropy': segmentation takes dice or dice_ce"],
-    ),
-    "loss of classes": (
-        {"task": {"name": "classification", "loss": "dice"}},
-        ["task.loss = 'dice': classification takes cross_entropy"],
-    ),
     "background": (
         {"task": {"structures": {"disc": [0, 1]}}},
         ["task.structures.disc = [0, 1]: ", "0 is background"],
-    ),
-    "classes": ({"task": {"classes": ["a", "b"]}}, ["task.classes: ", "give structures"]),
-    "structures": (
-        {"task": {"name": "classification", "structures": {"disc": [1]}}},
-        ["task.structures: ", "give classes"],
     ),
     "one class": (
         {"task": {"name": "classification", "classes": ["a", "a"]}},
         ["task.classes = ['a', 'a']: at least two different names"],
     ),
-    "network": (
-        {"network": {"name": "unet3"}},
-        ["network.name = 'unet3': must be 'unet', 'unet_classic', 'resnet18'"],
+    "no path of a class": (
+        {"network": {"target": "SegResNet"}},
+        ["network.target = 'SegResNet': must be the path of a class, package.module.Class"],
     ),
-    "network of another task": (
-        {"network": {"name": "resnet18"}},
-        ["network.name = 'resnet18': not for segmentation"],
+    "a name and a path": (
+        {"network": {"name": "unet", "target": "torch.nn.Linear"}},
+        ["network: give a name or a target, not both"],
     ),
     "device": ({"compute": {"device": "tpu"}}, ["compute.device = 'tpu': must be cpu, cuda"]),
     "engine": (
@@ -165,6 +152,85 @@ REFUSED = {
         ["server.absences.north = 3: must be a list"],
     ),
 }
+
+
+# What is chosen by name is checked when plugins are loaded, and before any image is read.
+UNFIT: dict[str, tuple[dict[str, Any], str]] = {
+    "task": (
+        {"task": {"name": "detection"}},
+        "task.name: unknown task 'detection'; there are classification, segmentation",
+    ),
+    "key of the task": (
+        {"task": {"los": "dice"}},
+        "task.los: unknown key; did you mean loss? allowed here: loss, name, normalise, structures",
+    ),
+    "loss": (
+        {"task": {"loss": "cross_entropy"}},
+        "task: this cannot be meant:\n  loss = 'cross_entropy': must be 'dice' or 'dice_ce'",
+    ),
+    "loss of classes": (
+        {"task": {"name": "classification", "loss": "dice"}},
+        "task: this cannot be meant:\n  loss = 'dice': must be 'cross_entropy'",
+    ),
+    "classes": (
+        {"task": {"classes": ["a", "b"]}},
+        "task.classes: segmentation learns from masks; give structures",
+    ),
+    "structures": (
+        {"task": {"name": "classification", "structures": {"disc": [1]}}},
+        "task.structures: classification learns from classes; give classes",
+    ),
+    "network": (
+        {"network": {"name": "unet3"}},
+        "network.name: unknown network 'unet3'; there are features, resnet18, small, unet, "
+        "unet_classic, vgg11, vgg11_pooled",
+    ),
+    "network of another task": (
+        {"network": {"name": "resnet18"}},
+        "network.name = 'resnet18': not for a task of masks; choose one of unet, unet_classic",
+    ),
+    "key of the network": (
+        {"network": {"name": "unet", "withd": 2}},
+        "network.withd: unet has no such setting; did you mean width? allowed here: name, norm, "
+        "width",
+    ),
+    "width": (
+        {"network": {"width": 0}},
+        "network.width = 0: must be a whole number, at least 1",
+    ),
+    "a switch for a width": (
+        {"network": {"width": True}},
+        "network.width = True: must be a whole number, at least 1",
+    ),
+    "norm": (
+        {"network": {"norm": "layer"}},
+        "network.norm = 'layer': one of instance, batch, group",
+    ),
+    "size": (
+        {"federation": {"synthetic": "retina", "image_size": 40}},
+        "federation.image_size = 40: unet makes images 16 times smaller; take a multiple of 16, "
+        "at least 32",
+    ),
+    "method": ({"methods": ["fedmagic"]}, "methods: unknown method 'fedmagic'; there are apfl, "),
+}
+
+
+@pytest.mark.parametrize(("blocks", "expected"), UNFIT.values(), ids=UNFIT)
+def test_an_unfit_choice_is_refused_before_images_are_read(blocks: dict[str, Any], expected: str):
+    experiment = check_experiment(SMALLEST | blocks, "my.yaml")
+    with pytest.raises(ConfigError) as caught:
+        load_choices(experiment)
+    assert str(caught.value).startswith(expected)
+
+
+def test_the_usual_network_follows_what_the_task_learns_from(
+    make_plan: Callable[..., Plan], shades: Path
+):
+    blocks = {"federation": {"folder": str(shades)}, "task": {"name": "classification"}}
+    plain = make_plan(**blocks, network={}).resolved()
+    assert plain["network"] == {"name": "resnet18", "norm": None, "width": None}
+    assert plain["task"]["loss"] == "cross_entropy"
+    assert make_plan(network={}).resolved()["network"]["name"] == "unet"
 
 
 @pytest.mark.parametrize(("blocks", "expected"), REFUSED.values(), ids=REFUSED)
@@ -361,7 +427,7 @@ def test_an_image_size_that_the_network_cannot_halve(make_plan: Callable[..., Pl
 
 
 def test_a_width_is_for_u_nets(make_plan: Callable[..., Plan], shades: Path):
-    with pytest.raises(ConfigError, match=r"network\.width = 2: for U-Nets only"):
+    with pytest.raises(ConfigError, match=r"network\.width: resnet18 has no such setting"):
         make_plan(
             federation={"folder": str(shades), "image_size": 64},
             task={"name": "classification"},

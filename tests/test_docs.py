@@ -8,7 +8,8 @@ import pytest
 
 import konsil.ingredients.method
 from konsil.config import read_experiment
-from konsil.ingredients.method import METHODS, method_settings
+from konsil.federation.plan import load_choices
+from konsil.ingredients.method import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -26,9 +27,7 @@ def test_the_method_in_the_docstring_runs():
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_valid(recipe: Path):
-    experiment = read_experiment(recipe)
-    for method in experiment.methods:
-        method_settings(method)
+    load_choices(read_experiment(recipe))
 
 
 def test_there_are_recipes_and_they_travel_with_the_package():

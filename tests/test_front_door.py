@@ -20,9 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
 INIT = ast.parse((ROOT / "konsil" / "__init__.py").read_text(encoding="utf-8"))
 NAMES = [
-    "ConfigError", "Context", "Experiment", "KonsilError", "Learner", "Means", "Method",
-    "MethodSettings", "Parts", "RunResult", "Site", "TrainedNetwork", "Upload", "Weights",
-    "__version__", "load", "method", "mix", "open_federation", "run", "testing",
+    "Averaged", "ConfigError", "Context", "Experiment", "KonsilError", "Learner", "Means",
+    "Method", "MethodSettings", "Parts", "Personal", "Piece", "RunResult", "Shared", "Site",
+    "Task", "TrainedNetwork", "Upload", "Weights", "__version__", "importer", "load", "method",
+    "mix", "network", "open_federation", "run", "task", "testing", "train",
 ]  # fmt: skip
 HEAVY = ("torch", "monai", "matplotlib", "pandas", "numpy", "pydantic", "rich")
 TINY = {"network": {"name": "unet", "width": 2}, "training": {"batch_size": 3}, "rounds": 2}

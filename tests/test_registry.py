@@ -16,9 +16,10 @@ from konsil.config import check_experiment, read_experiment
 from konsil.errors import ConfigError, RoundFailed
 from konsil.federation.engines.processes import ProcessEngine
 from konsil.federation.plan import Plan
-from konsil.federation.runner import differences, read_plan
+from konsil.federation.runner import Run, differences, read_plan
 from konsil.ingredients.method import METHODS
-from konsil.registry import PREFIX, load_plugins, with_contents
+from konsil.registry import PREFIX, REGISTRIES, load_plugins, with_contents
+from konsil.weights import Weights
 
 KONSIL = [sys.executable, "-c", "from konsil.cli import main; main()"]
 HALF = '''\
@@ -51,12 +52,52 @@ class Half(Method):
 '''
 
 
+THREE = '''\
+"""A network, a task, and a method in one file."""
+from torch import nn
+
+from konsil.ingredients.method import method
+from konsil.methods.fedavg import FedAvg
+from konsil.networks import network
+from konsil.tasks import TaskSettings, task
+from konsil.tasks.segmentation import Segmentation, SegmentationSettings
+
+
+@network("two-layers", segments=True)
+def two_layers(in_channels, outputs, between=3):
+    first = nn.Conv2d(in_channels, between, 3, padding=1)
+    return nn.Sequential(first, nn.ReLU(), nn.Conv2d(between, outputs, 1))
+
+
+class ScaledSettings(SegmentationSettings):
+    """times = 1 is segmentation."""
+
+    times: float = 1.0
+
+
+@task("scaled")
+class Scaled(Segmentation):
+    """Segmentation with its loss multiplied."""
+
+    Settings = ScaledSettings
+
+    def loss(self, logits, y):
+        return self.settings.times * super().loss(logits, y)
+
+
+@method("same", paper="nobody, 2024")
+class Same(FedAvg):
+    """FedAvg under another name."""
+'''
+
+
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     """What a test loads is gone after it."""
     yield
     for module in plugins():
-        METHODS.forget(module)
+        for registry in REGISTRIES.values():
+            registry.forget(module)
         del sys.modules[module]
 
 
@@ -109,7 +150,7 @@ def test_a_copy_of_a_file_is_the_same_plugin(plugin: Path, tmp_path: Path):
 
 
 WRONG: dict[str, tuple[str, list[str]]] = {
-    "no method": ("x = 1\n", ["no method in it", "@method"]),
+    "no method": ("x = 1\n", ["no method, network, task or importer in it", "@method", "@network"]),
     "its own name is taken": (
         HALF.replace('"half"', '"fedavg"'),
         [", line 17: method fedavg: konsil.methods.fedavg has it already; choose another name"],
@@ -223,6 +264,105 @@ def test_plugins_must_be_paths(squares: Path):
     raw = {"federation": {"folder": str(squares)}, "methods": ["fedavg"], "rounds": 1}
     with pytest.raises(ConfigError, match=r"plugins\.0 = 3: must be a path"):
         check_experiment(raw | {"plugins": [3]}, "test")
+
+
+# Networks and tasks, the same way
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    path = tmp_path / "three.py"
+    path.write_text(THREE)
+    return path
+
+
+def blocks_of(three: Path) -> dict[str, Any]:
+    return {
+        "methods": ["same", "fedavg"],
+        "network": {"name": "two-layers", "between": 5},
+        "task": {"name": "scaled", "times": 2, "loss": "dice"},
+        "plugins": [str(three)],
+    }
+
+
+def test_all_kinds_of_a_file_are_in_the_plan(make_plan: Callable[..., Plan], three: Path):
+    plan = make_plan(**blocks_of(three))
+    sha256 = hashlib.sha256(three.read_bytes()).hexdigest()
+    assert plan.plugins == dict.fromkeys(["same", "network two-layers", "task scaled"], sha256)
+    facts = json.loads(json.dumps(plan.to_json()))
+    assert facts["experiment"]["network"]["between"] == 5
+    assert facts["experiment"]["task"]["times"] == 2
+    again = Plan.from_json(facts)
+    assert again.hash == plan.hash
+    assert again.context(again.jobs[0], again.sites).network.arguments == {"between": 5}
+    other = make_plan(**blocks_of(three) | {"task": {"name": "scaled", "loss": "dice"}})
+    assert other.hash != plan.hash
+
+
+@pytest.mark.parametrize("engine", ["inprocess", "processes"])
+def test_all_kinds_of_a_file_train_on_every_engine(
+    make_plan: Callable[..., Plan], three: Path, tmp_path: Path, engine: str
+):
+    plan = make_plan(**blocks_of(three), engine={"name": engine, "workers": 1})
+    Run(plan, tmp_path / "run").go()
+    last = "seed0/checkpoints/last/global.safetensors"
+    ends = [Weights.load(tmp_path / "run" / name / last) for name in ("same", "fedavg")]
+    assert ends[0].equals(ends[1])
+    plain = make_plan(**blocks_of(three) | {"task": {"name": "segmentation", "loss": "dice"}})
+    start = plain.method(plain.jobs[0]).start()["global"]
+    assert start.equals(plan.method(plan.jobs[0]).start()["global"])
+    assert not start.equals(ends[0])
+
+
+WRONG_KINDS: dict[str, tuple[str, str, list[str]]] = {
+    "a network's first arguments": (
+        "in_channels, outputs, between",
+        "outputs, between",
+        ["network two-layers: two_layers begins with (outputs, between)", "in_channels"],
+    ),
+    "a network's norm": ("between=3", 'norm="batch"', ["network two-layers: norm = None"]),
+    "a network's name": ('"two-layers"', '"two.layers"', ["network 'two.layers': a name is"]),
+    "a taken network": ('"two-layers"', '"unet"', ["network unet: konsil.networks.unet has it"]),
+    "a taken task": ('"scaled"', '"segmentation"', ["konsil.tasks.segmentation has it already"]),
+    "no task": (
+        "Scaled(Segmentation)",
+        "Scaled",
+        ["Scaled is not a subclass of Task"],
+    ),
+    "no targets": (
+        "    Settings = ScaledSettings",
+        '    targets = "boxes"',
+        ["task scaled: Scaled.targets must be one of masks, classes"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "words"), WRONG_KINDS.values(), ids=WRONG_KINDS)
+def test_a_network_or_task_that_cannot_be_used_is_refused(
+    three: Path, old: str, new: str, words: list[str]
+):
+    assert old in THREE
+    three.write_text(THREE.replace(old, new))
+    with pytest.raises(ConfigError) as error:
+        load_plugins([three])
+    assert str(error.value).startswith(f"{three}, line ")
+    for word in words:
+        assert word in str(error.value)
+    assert not any(registry.names_from(m) for registry in REGISTRIES.values() for m in plugins())
+
+
+def test_a_tasks_and_a_networks_own_settings_are_checked(
+    make_plan: Callable[..., Plan], three: Path
+):
+    blocks = blocks_of(three)
+    with pytest.raises(ConfigError, match=r"task: .*\n  times = 'many': must be a number"):
+        make_plan(**blocks | {"task": {"name": "scaled", "times": "many"}})
+    with pytest.raises(ConfigError, match=r"task\.time: unknown key; did you mean times\?"):
+        make_plan(**blocks | {"task": {"name": "scaled", "time": 2}})
+    with pytest.raises(ConfigError, match=r"network\.betwen: two-layers has no such setting; did"):
+        make_plan(**blocks | {"network": {"name": "two-layers", "betwen": 2}})
+    with pytest.raises(ConfigError, match=r"'two-layers': cannot be built with these arguments"):
+        make_plan(**blocks | {"network": {"name": "two-layers", "between": "some"}})
 
 
 # Whole runs, as real processes

@@ -23,7 +23,11 @@ SetOption = Annotated[
 ]
 PluginOption = Annotated[
     list[Path] | None,
-    typer.Option("--plugin", metavar="FILE.py", help="Methods of your own; as often as wanted."),
+    typer.Option(
+        "--plugin",
+        metavar="FILE.py",
+        help="Methods, networks, tasks of your own; as often as wanted.",
+    ),
 ]
 
 

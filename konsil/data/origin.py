@@ -21,6 +21,7 @@ from konsil.data.sources import Item, Patients
 from konsil.data.splits import Fractions
 from konsil.data.tables import list_csv
 from konsil.errors import DataError
+from konsil.tasks import targets_of
 
 BYTES_AN_IMAGE = 2**19  # of a synthetic federation, with its mask: at most
 
@@ -54,9 +55,16 @@ class Source(ABC):
 
 def find_source(config: FederationConfig, task: TaskConfig) -> Source:
     """The source that an experiment names."""
-    if config.file is not None:
-        return FileSource(read_manifest(config.file), config, task)
-    return _resolve(config, task)
+    if config.file is None:
+        return _resolve(config, task)
+    manifest = read_manifest(config.file)
+    _check_file_task(manifest, task)
+    return FileSource(manifest, config, task)
+
+
+def kind_of(task: TaskConfig) -> str:
+    """What a federation must hold for a task, in the words of federation files."""
+    return "segmentation" if targets_of(task) == "masks" else "classification"
 
 
 class FileSource(Source):
@@ -70,7 +78,6 @@ class FileSource(Source):
             config.split if "split" in given else fractions(rule),
             config.split_seed if "split_seed" in given else rule.seed,
         )
-        _check_file_task(manifest, task)
 
     def listing(self, sites: list[str] | None) -> Listing:
         """All images of the wanted sites; mistakes are raised together."""
@@ -106,7 +113,7 @@ class FileSource(Source):
 
 
 def _check_file_task(manifest: Manifest, task: TaskConfig) -> None:
-    if task.name != manifest.task:
+    if kind_of(task) != manifest.task:
         raise DataError(
             f"{manifest.path}: describes a {manifest.task} federation: set task.name to "
             f"{manifest.task}, or change `task` in the file"
@@ -204,7 +211,7 @@ def _resolve(config: FederationConfig, task: TaskConfig) -> _Plain:
     return _Plain(
         folder=folder,
         csv=config.csv,
-        task=task.name,
+        task=kind_of(task),
         size=config.image_size,
         channels=channels,
         patients=Patients(pattern),
@@ -216,7 +223,7 @@ def _resolve(config: FederationConfig, task: TaskConfig) -> _Plain:
 
 def _check_synthetic_task(own: synthetic.SyntheticFederation, task: TaskConfig) -> None:
     kind = "classification" if own.classes else "segmentation"
-    if task.name != kind:
+    if kind_of(task) != kind:
         raise DataError(
             f"federation.synthetic = {own.name} is a {kind} federation: "
             f"set task.name to {kind}, or choose another federation"

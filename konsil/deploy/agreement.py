@@ -23,7 +23,8 @@ from konsil.data.sources import SPLITS
 from konsil.deploy.policy import PolicyRefused
 from konsil.errors import ConfigError
 from konsil.federation.plan import Plan
-from konsil.registry import load_plugins, with_contents
+from konsil.registry import kind_and_name, load_plugins, with_contents
+from konsil.tasks import targets_of
 from konsil.version import __version__
 
 OWN = "own-data"  # stands where an experiment names a path: every site has a path of its own
@@ -83,11 +84,13 @@ class SiteData:
     source: Mapping[str, Any]  # the block `federation` of an experiment: file: ..., cache: ...
 
     def experiment(self, raw: dict[str, Any], plugins: list[Path]) -> Experiment:
-        """The experiment with this site's own places in it."""
+        """The experiment with this site's own places in it, and the plugins that it needs."""
+        needed = _needed(raw.get("plugins") or {}, plugins)
+        load_plugins(needed)  # they may hold the task, which says how images are read
         block = {k: v for k, v in raw["federation"].items() if k in AGREED}
         own = {**block, **self.source, "sites": [self.site]}
         return check_experiment(
-            {**raw, "federation": own, "plugins": [str(path) for path in plugins]},
+            {**raw, "federation": own, "plugins": [str(path) for path in needed]},
             "the experiment that was sent",
         )
 
@@ -97,7 +100,7 @@ class SiteData:
         listing = source.listing([self.site])
         given = source.labels_given()
         labels = given or sorted({item.label for item in listing.items})
-        if given is None and experiment.task.name == "segmentation":
+        if given is None and targets_of(experiment.task) == "masks":
             labels = source.recipe(listing.items).labels
         return Welcome(labels, given is not None, source.channels_read())
 
@@ -105,7 +108,7 @@ class SiteData:
         """All of it, decoded into the site's own cache."""
         task = experiment.task
         source = find_source(experiment.federation, task)
-        if task.name == "classification" and source.labels_given() is None:
+        if targets_of(task) == "classes" and source.labels_given() is None:
             task = task.model_copy(update={"classes": labels})
         return open_federation(experiment.federation, task)
 
@@ -132,9 +135,9 @@ def _needed(agreed: Mapping[str, str], own: list[Path]) -> list[Path]:
     for name, sha256 in agreed.items():
         if sha256 not in found:
             raise PolicyRefused(
-                f"method {name}: the plan has it from a plugin with the sha256 {sha256}, and none "
-                "of the plugins in this site's policy has that content; put that file into "
-                "`plugins` of the policy when it has been read, or leave the method out"
+                f"{kind_and_name(name)}: the plan has it from a plugin with the sha256 {sha256}, "
+                "and none of the plugins in this site's policy has that content; put that file "
+                "into `plugins` of the policy when it has been read, or do without it"
             )
     return list(found.values())
 

@@ -30,7 +30,7 @@ from konsil.deploy.outcome import Outcome, forget
 from konsil.deploy.site_client import ACCEPTED
 from konsil.errors import KonsilError, RoundFailed, RunError, StateError
 from konsil.federation.messages import Failure, Reply, Request
-from konsil.federation.plan import Plan
+from konsil.federation.plan import Plan, load_choices
 from konsil.federation.runner import Observer, Run, read_plan
 from konsil.report.figures import draw_figures
 from konsil.version import __version__
@@ -198,11 +198,13 @@ def _new_plan(
     engine = {**raw.get("engine", {}), "durable": True}
     own = {"plugins": [str(path) for path in plugins], "engine": engine}
     experiment = check_experiment({**raw, **own}, "experiment")
+    contents = {"plugins": load_choices(experiment)}  # a site takes its own files of these
     travelling = without_places(experiment)
-    greeting = _json({"experiment": travelling, "version": __version__, "sites": list(roster)})
+    told = travelling | contents
+    greeting = _json({"experiment": told, "version": __version__, "sites": list(roster)})
     welcomes = _all_of(link, "greet", dict.fromkeys(roster, greeting), audit, Welcome)
     labels, channels = common_labels(welcomes)
-    asked = _json({"experiment": travelling, "labels": labels})
+    asked = _json({"experiment": told, "labels": labels})
     answers = _all_of(link, "open", dict.fromkeys(roster, asked), audit, Opened)
     agreed = check_experiment(travelling | {"plugins": experiment.plugins}, "experiment")
     return make_plan(agreed, labels, channels, answers)

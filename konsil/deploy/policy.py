@@ -26,9 +26,10 @@ class Policy(Block):
     scores: Literal["images", "means"] = "images"  # what leaves of the evaluation
     min_training_images: int = Field(1, ge=1)
     min_sites_in_mean: int = Field(1, ge=1)
-    plugins: list[Path] = Field(
-        default_factory=list
-    )  # methods of one's own that this site has looked at
+    # methods, networks and tasks of one's own that this site has looked at
+    plugins: list[Path] = Field(default_factory=list)
+    # classes, or packages of classes, that this site lets `network: {target: ...}` name
+    network_targets: list[str] = Field(default_factory=lambda: ["monai.networks.nets"])
 
     @field_validator("max_payload")
     @classmethod
@@ -57,9 +58,20 @@ class Policy(Block):
                 f"{', '.join(self.methods or [])}"
             )
 
+    def check_network(self, target: str | None) -> None:
+        """Refuse a class that was not agreed to, before its module is imported."""
+        if target is not None and not any(
+            f"{target}.".startswith(f"{allowed}.") for allowed in self.network_targets
+        ):
+            raise PolicyRefused(
+                f"network.target = {target}: network_targets of this site's policy allows "
+                f"{', '.join(self.network_targets) or 'none'}"
+            )
+
     def check_plan(self, plan: Plan, site: str) -> None:
         """Refuse a plan that asks for more than was agreed to."""
         self.check_methods([m.name for m in plan.experiment.methods])
+        self.check_network(plan.experiment.network.target)
         images = plan.counts[site]["train"]
         if images < self.min_training_images:
             raise PolicyRefused(

@@ -145,6 +145,7 @@ class SiteClient:
             )
         experiment = self._own(greeting["experiment"])
         self.policy.check_methods([method.name for method in experiment.methods])
+        self.policy.check_network(experiment.network.target)
         self.audit.note("greeted", methods=[m.name for m in experiment.methods])
         return _json(asdict(self.data.welcome(experiment)))
 
@@ -187,7 +188,7 @@ class SiteClient:
             )
 
     def _made_own(self, shared: dict[str, Any]) -> tuple[Plan, Opened]:
-        experiment = self._own(shared["experiment"])
+        experiment = self._own(shared["experiment"] | {"plugins": shared.get("plugins", {})})
         federation = self.data.open(experiment, shared["labels"])
         return own_plan(shared, experiment, federation), opened(federation, self.site)
 

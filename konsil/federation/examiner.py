@@ -79,7 +79,8 @@ class Examiner:
         """What is known of the super model before gamma is chosen."""
         networks = self.method.networks()
         return Facts(
-            task=self.plan.experiment.task.name,
+            task=self._task.name,
+            targets=self._task.targets,
             labels=list(self.plan.labels),
             sites=list(self.plan.sites),
             network=networks["global"].spec.to_json(),

@@ -18,9 +18,9 @@ from konsil.config import PLACES, Experiment, MethodConfig
 from konsil.errors import ConfigError
 from konsil.ingredients.context import Context
 from konsil.ingredients.method import Method, make_method, method_class, method_settings
-from konsil.networks import NetworkSpec, check_spec
+from konsil.networks import NetworkSpec, check_spec, network_spec, try_out
 from konsil.registry import load_plugins
-from konsil.tasks import make_task
+from konsil.tasks import make_task, targets_of, task_settings
 from konsil.version import __version__
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class Plan:
     fingerprint: str  # of the federation: contents, label mapping, splits
     data_folder: Path  # the federation's cache entry
     version: str = __version__
-    plugins: Mapping[str, str] = field(default_factory=dict)  # method -> sha256 of its file
+    plugins: Mapping[str, str] = field(default_factory=dict)  # what it gives -> a file's sha256
 
     @classmethod
     def of(cls, experiment: Experiment, federation: Federation) -> Plan:
         """The plan of an experiment on an opened federation; every method is checked."""
         plan = cls(
-            plugins=load_plugins(experiment.plugins),
+            plugins=load_choices(experiment),
             experiment=experiment,
             sites=tuple(federation.sites),
             labels=tuple(federation.labels),
@@ -84,6 +84,7 @@ class Plan:
                 f"server.min_sites = {self.experiment.server.min_sites}: "
                 f"the federation has {len(self.sites)} sites"
             )
+        segments = targets_of(self.experiment.task) == "masks"
         for job in self.jobs[:: len(self.experiment.seeds)]:
             method = self.method(job)
             if self.experiment.server.means_only and method.needs == "individual":
@@ -94,6 +95,7 @@ class Plan:
                 )
             for trained in method.networks().values():
                 check_spec(trained.spec)
+                try_out(trained.spec, segments)
 
     @cached_property
     def jobs(self) -> list[Job]:
@@ -120,16 +122,8 @@ class Plan:
     def context(self, job: Job, sites: tuple[str, ...]) -> Context:
         """What a method knows of the experiment."""
         e = self.experiment
-        task = make_task(e.task, list(self.labels))
-        network = NetworkSpec(
-            name=e.network_name,
-            in_channels=self.channels,
-            outputs=task.outputs,
-            image_size=e.federation.image_size,
-            norm=e.network.norm,
-            normalise=e.task.normalise,
-            width=e.network.width,
-        )
+        task = make_task(e.task, self.labels)
+        network = _network(e, self.channels, task.outputs)
         train, val = ({s: self.images(s, split) for s in sites} for split in ("train", "val"))
         return Context(network, task, e.training, sites, e.rounds, job.seed, train, val)
 
@@ -181,8 +175,8 @@ class Plan:
             }
             for m in self.experiment.methods
         ]
-        plain["task"]["loss"] = self.experiment.task.loss_name
-        plain["network"]["name"] = self.experiment.network_name
+        plain["task"] |= task_settings(self.experiment.task).model_dump(mode="json", by_alias=True)
+        plain["network"] = _network(self.experiment).settings()
         return plain
 
     def to_json(self) -> dict[str, Any]:
@@ -218,3 +212,28 @@ class Plan:
             data_folder=Path(data["data_folder"]),
             version=data["version"],
         )
+
+
+def load_choices(experiment: Experiment) -> dict[str, str]:
+    """Run its plugins, whose contents come back, and check all that it chooses by name.
+
+    No image is needed for that, so that mistakes are found before any is read.
+    """
+    plugins = load_plugins(experiment.plugins)
+    for config in experiment.methods:
+        method_settings(config)
+    task_settings(experiment.task)
+    check_spec(_network(experiment))
+    return plugins
+
+
+def _network(experiment: Experiment, in_channels: int = 1, outputs: int = 1) -> NetworkSpec:
+    """The network of an experiment; before its images are known, with one channel and output."""
+    return network_spec(
+        experiment.network,
+        targets_of(experiment.task),
+        in_channels=in_channels,
+        outputs=outputs,
+        image_size=experiment.federation.image_size,
+        normalise=experiment.task.normalise,
+    )

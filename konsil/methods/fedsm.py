@@ -39,9 +39,8 @@ class FedSMSettings(MethodSettings):
     # fedavgm, fedadam or fedyogi, or {name: fedavgm, momentum: 0.5}: under the means of the global
     # model and of SoftPull's specialists
     server_optimizer: dict[str, Any] | None = Field(None, description="none")
-    selector: Literal["small", "vgg11", "vgg11_pooled", "features"] | None = Field(
-        None, description="small, or features with closed_form"
-    )
+    # any network for classification: small, vgg11, vgg11_pooled, ..., or one of your own
+    selector: str | None = Field(None, description="small, or features with closed_form")
     selector_lr: float | None = Field(None, gt=0, description="the experiment's lr")  # eta_s
     selector_optimizer: SelectorOptimizer = "average_moments"
     global_optimizer_state: OptimizerPolicy = "persist"
@@ -103,6 +102,7 @@ class FedSM(Method):
         return borrowed(given, "server", self.context, "server_optimizer").server()
 
     def check(self) -> None:
+        self.selector.check_network()
         if self.closed_form and self.settings.selector not in (None, "features"):
             raise ConfigError(
                 f"selector = {self.settings.selector}: closed_form solves for the "

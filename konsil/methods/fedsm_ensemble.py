@@ -58,7 +58,7 @@ class FedSMEnsemble(TwoPhases):
         models = ["global", *map(frozen, self.context.sites)]
         with torch.no_grad():
             logits = [site.frozen("candidate", site.private[name])(x) for name in models]
-        return blended(site.task.name, logits, shares)
+        return blended(site.task.targets, logits, shares)
 
     def selector_measures(self, site: Site, shared: Shared) -> dict[str, float]:
         """How good the mixture is on the site's validation images."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from konsil.errors import ConfigError
 from konsil.ingredients.context import (
     SERVER_ONLY,
     Means,
@@ -27,7 +28,7 @@ from konsil.ingredients.learner import OptimizerPolicy, moments_layout
 from konsil.ingredients.piece import Piece
 from konsil.ingredients.site import Site
 from konsil.methods.discriminant import ImageMeans, linear_discriminant, means_layout, wrong_means
-from konsil.networks import Network, NetworkSpec
+from konsil.networks import NETWORKS, Network, NetworkSpec
 from konsil.weights import Layout, Weights
 
 # All images that a site's selector learns from, with their labels; made when asked for.
@@ -60,6 +61,12 @@ class Selector(Piece):
         """Outputs: one a site (Eq. 2 has no label for the global model), and further ones."""
         self.policy, self.network, self.lr = policy, network or self.usual_network, lr
         self.further_outputs = further_outputs
+
+    def check_network(self) -> None:
+        """Refuse what is no network for classification."""
+        known = [name for name, kind in NETWORKS.all().items() if not kind.segments]
+        if self.network not in known:
+            raise ConfigError(f"selector = {self.network!r}: one of {', '.join(known)}")
 
     @property
     def spec(self) -> NetworkSpec:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from konsil.networks.kinds import network
 from konsil.networks.layers import Classifier
 
 WIDTHS = (24, 32, 48)
@@ -43,6 +44,7 @@ class FixedFeatures(nn.Module):
         return torch.cat(found, dim=1)
 
 
+@network("features", segments=False, shrink=16)
 def features(in_channels: int, outputs: int) -> Classifier:
     """The linear layer starts at zero: every site is equally likely."""
     body = FixedFeatures(in_channels)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from konsil.networks.kinds import network
 from konsil.networks.layers import (
     Classifier,
     global_average_pool,
@@ -15,6 +16,7 @@ from konsil.networks.layers import (
 )
 
 
+@network("resnet18", segments=False, norm="batch", shrink=32)
 def resnet18(in_channels: int, outputs: int, norm: str) -> Classifier:
     """The classic ResNet-18: a 7 x 7 stem, a max-pool, four stages of two blocks; 11.2 M."""
     stem = [

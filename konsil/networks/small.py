@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
+from konsil.networks.kinds import network
 from konsil.networks.layers import Classifier, global_average_pool, norm_layer
 
 WIDTHS = (16, 32, 64, 128)
 
 
+@network("small", segments=False, norm="group", shrink=16)
 def small(in_channels: int, outputs: int, norm: str) -> Classifier:
     """Four stride-2 blocks of 3 x 3 convolution, norm and ReLU, then an average: 0.1 M.
 

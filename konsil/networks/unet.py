@@ -5,9 +5,19 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from konsil.networks.kinds import network
 from konsil.networks.layers import norm_layer
 
 
+def _innermost(net: nn.Module) -> nn.Module:
+    """MONAI nests: down, a skip connection around the rest, up."""
+    block = net.get_submodule("model")
+    while isinstance(block, nn.Sequential) and hasattr(block[1], "submodule"):
+        block = block[1].get_submodule("submodule")
+    return block
+
+
+@network("unet", segments=True, norm="instance", shrink=16, deepest=_innermost)
 def residual_unet(in_channels: int, outputs: int, norm: str, width: int = 16) -> nn.Module:
     """MONAI's U-Net, 16 to 256 channels with two residual units: 1.63 M parameters."""
     # Here and not above: MONAI's networks take seconds to import, the other networks do not
@@ -16,7 +26,7 @@ def residual_unet(in_channels: int, outputs: int, norm: str, width: int = 16) ->
 
     # MONAI's group norm has one number of groups for every layer, and the last norm layer has as
     # many channels as there are outputs: put our own layers in the places of the batch norm's.
-    network: nn.Module = UNet(
+    net: nn.Module = UNet(
         spatial_dims=2,
         in_channels=in_channels,
         out_channels=outputs,
@@ -26,27 +36,24 @@ def residual_unet(in_channels: int, outputs: int, norm: str, width: int = 16) ->
         norm="batch" if norm == "group" else norm,
     )
     if norm == "group":
-        _replace_batch_norms(network)
-    return network
+        _replace_batch_norms(net)
+    return net
 
 
-def _replace_batch_norms(network: nn.Module) -> None:
-    for parent in list(network.modules()):
+def _replace_batch_norms(net: nn.Module) -> None:
+    for parent in list(net.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(child, nn.BatchNorm2d):
                 setattr(parent, name, norm_layer("group", child.num_features))
 
 
-def bottleneck(network: nn.Module) -> nn.Module:
-    """The deepest block of a U-Net: fewest pixels, most channels."""
-    if isinstance(network, ClassicUNet):
-        return network.bottom
-    block = network.get_submodule("model")  # MONAI nests: down, skip connection around the rest, up
-    while isinstance(block, nn.Sequential) and hasattr(block[1], "submodule"):
-        block = block[1].get_submodule("submodule")
-    return block
-
-
+@network(
+    "unet_classic",
+    segments=True,
+    norm="instance",
+    shrink=16,
+    deepest=lambda net: net.get_submodule("bottom"),
+)
 class ClassicUNet(nn.Module):
     """Ronneberger et al., MICCAI 2015, with norm layers and half its channels: 7.8 M parameters.
 

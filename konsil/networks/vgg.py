@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from torch import nn
 
+from konsil.networks.kinds import network
 from konsil.networks.layers import Classifier, global_average_pool, initialise_convolutions
 
 STAGES = ((64,), (128,), (256, 256), (512, 512), (512, 512))
 
 
+@network("vgg11", segments=False, shrink=32)
 def vgg11(in_channels: int, outputs: int) -> Classifier:
     """The FedSM paper's selector: no norm layers, two wide layers with dropout; 128.8 M."""
     body = nn.Sequential(
@@ -21,6 +23,7 @@ def vgg11(in_channels: int, outputs: int) -> Classifier:
     return _initialised(Classifier(body, nn.Linear(4096, outputs)))
 
 
+@network("vgg11_pooled", segments=False, shrink=32)
 def vgg11_pooled(in_channels: int, outputs: int) -> Classifier:
     """VGG-11's convolutions, one average over the image, one linear layer: 9.2 M."""
     body = nn.Sequential(*_convolutions(in_channels), global_average_pool())

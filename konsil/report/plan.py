@@ -10,6 +10,7 @@ from rich.table import Table
 
 from konsil.federation.plan import Plan
 from konsil.ingredients.method import Method
+from konsil.tasks import task_settings
 
 SPLITS = ("train", "val", "test")
 
@@ -33,11 +34,14 @@ def headline(plan: Plan) -> str:
     e, t = plan.experiment, plan.experiment.training
     normalise = "per-image normalisation" if e.task.normalise else "no normalisation"
     size = e.federation.image_size
+    chosen = plan.resolved()["network"]
+    network = chosen.get("target") or chosen["name"]
+    settings = "".join(f", {k} {v}" for k, v in task_settings(e.task).model_dump().items())
     engine = e.engine.name + (f", {e.engine.workers} workers" if e.engine.workers else "")
     return (
         f"[bold]{e.name}[/]  plan {plan.hash}\n"
-        f"{e.task.name} of {escape(', '.join(plan.labels))} with {e.network_name}, loss "
-        f"{e.task.loss_name}, {size} x {size} x {plan.channels}, {normalise}, "
+        f"{e.task.name} of {escape(', '.join(plan.labels))} with {network}{escape(settings)}, "
+        f"{size} x {size} x {plan.channels}, {normalise}, "
         f"augmentation {t.augment}\n"
         f"{e.rounds} rounds of {t.local_epochs} local epoch(s), batch {t.batch_size}, "
         f"{t.optimizer} {t.lr:g}, seeds {', '.join(map(str, e.seeds))}; {engine}, "

@@ -26,7 +26,7 @@ def show_run(console: Console, folder: Path, split: str = "test", checkpoint: st
     path = folder / RESULT_FILES[checkpoint]
     rows = read_results(path) if path.exists() else []
     if rows:
-        for metric in main_metrics(plan, rows, split):
+        for metric in main_metrics(rows, split):
             console.print(result_table(rows, plan.sites, metric, split, checkpoint))
         for line in (*selector_lines(rows), *gamma_lines(plan, folder, checkpoint)):
             console.print(line, highlight=False)
@@ -37,12 +37,11 @@ def show_run(console: Console, folder: Path, split: str = "test", checkpoint: st
         console.print(f"pictures: {folder / 'figures'} ({', '.join(pictures)})", highlight=False)
 
 
-def main_metrics(plan: Plan, rows: list[Row], split: str) -> list[str]:
-    """What is printed: the mean Dice, or accuracy and (if it is defined) AUC."""
-    segmentation = plan.experiment.task.name == "segmentation"
-    wanted = ["dice"] if segmentation else ["accuracy", "auc"]
-    there = {row.metric for row in rows if row.split == split}
-    return [metric for metric in wanted if metric in there]
+def main_metrics(rows: list[Row], split: str) -> list[str]:
+    """What is printed: the task's metrics, but not those of single structures (dice_cup)."""
+    # of any role but the super model, which adds measures of its selector
+    there = dict.fromkeys(r.metric for r in rows if r.split == split and r.role != "super")
+    return [m for m in there if not any(m.startswith(f"{other}_") for other in there)]
 
 
 def unfinished(plan: Plan, folder: Path, rows: list[Row], hash: str) -> list[str]:

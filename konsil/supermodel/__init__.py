@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from konsil.errors import DataError, StateError
-from konsil.networks import NetworkSpec, build_network
-from konsil.networks.outputs import blended
+from konsil.errors import ConfigError, DataError, StateError
+from konsil.networks import NetworkSpec, build_network, check_spec
+from konsil.networks.outputs import TO_PROBABILITIES, blended
 from konsil.weights import BoundNetwork, Weights
 
 FORMAT = 1
@@ -39,6 +39,13 @@ class Facts:
     routing: str = "threshold"  # or argmax, ensemble: a selector with an output 0 for the global
     withheld: list[str] = field(default_factory=list)  # sites that keep their specialist
     format: int = FORMAT
+    targets: str = ""  # masks or classes; older folders have none, when there were two tasks
+
+    def __post_init__(self) -> None:
+        given = self.targets or ("masks" if self.task == "segmentation" else "classes")
+        if given not in TO_PROBABILITIES:
+            raise ValueError(f"targets = {given!r}: one of {', '.join(TO_PROBABILITIES)}")
+        object.__setattr__(self, "targets", given)
 
 
 @dataclass(frozen=True)
@@ -153,7 +160,7 @@ class SuperModel:
         route = self.route(images)
         if self.facts.routing == "ensemble":
             opinions = [self.logits_of(name, images) for name in (GLOBAL, *self.answering)]
-            return Answer(blended(self.facts.task, opinions, route.probabilities), route)
+            return Answer(blended(self.facts.targets, opinions, route.probabilities), route)
         names = [self.facts.sites[i] for i in route.site.tolist()]
         chosen = [n if s else GLOBAL for n, s in zip(names, route.specialist, strict=True)]
         return Answer(self.logits_by(chosen, images), route)
@@ -189,5 +196,18 @@ class SuperModel:
             known = Facts(**facts)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(f"{folder}: not a super model's folder ({error})") from None
+        _check_networks(known, folder)
         models = {n: Weights.load(folder / f"{file}.safetensors") for n, file in files.items()}
         return cls(known, models, device)
+
+
+def _check_networks(facts: Facts, folder: Path) -> None:
+    """Refuse at once what could only fail when the first image is asked about."""
+    for spec in (facts.network, facts.selector):
+        try:
+            check_spec(NetworkSpec.from_json(spec))
+        except ConfigError as error:
+            raise StateError(
+                f"{folder}: {error}; a network of one's own must be installed, or its file loaded "
+                "first: konsil.registry.load_plugins([FILE.py])"
+            ) from None

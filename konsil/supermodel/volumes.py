@@ -53,7 +53,7 @@ def segment_volume(
     the earlier (the cup over the disc). `view`, `window`, `channel` and `series` must be those of
     the federation file that the model was trained with.
     """
-    if model.facts.task != "segmentation":
+    if model.facts.targets != "masks":
         raise DataError(f"{path}: this super model is for {model.facts.task}, it draws no masks")
     try:
         volume = read_volume(path, channel, series)

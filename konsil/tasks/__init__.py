@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from konsil.config import TaskConfig
-from konsil.errors import ConfigError
-from konsil.tasks.base import Task
+from konsil.tasks.base import TASKS, Task, TaskSettings, task
+from konsil.tasks.make import make_task, targets_of, task_settings
 
-__all__ = ["Task", "make_task"]
-
-
-def make_task(config: TaskConfig, labels: list[str]) -> Task:
-    """The task of an experiment file; labels are its structures or classes, in order."""
-    if config.name == "segmentation":
-        # Here and not above: its loss takes MONAI's seconds of import, classification does not.
-        from konsil.tasks.segmentation import Segmentation
-
-        if not labels:
-            raise ConfigError("task: segmentation needs at least one structure")
-        return Segmentation(labels, config.loss_name)
-    from konsil.tasks.classification import Classification
-
-    if len(labels) < 2:
-        raise ConfigError(f"task: classification needs at least two classes, found {labels}")
-    return Classification(labels)
+__all__ = [
+    "TASKS",
+    "Task",
+    "TaskSettings",
+    "make_task",
+    "targets_of",
+    "task",
+    "task_settings",
+]

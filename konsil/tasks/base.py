@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
 
 import numpy as np
-from torch import Tensor
 
-from konsil.networks.outputs import to_probabilities
+from konsil.config import Block, Targets
+from konsil.errors import ConfigError
+from konsil.registry import Registry
+
+if TYPE_CHECKING:  # who only asks for a task's targets does not wait for torch
+    from torch import Tensor
+
+
+class TaskSettings(Block):
+    """A task's own keys in the block `task`: frozen, checked, with sane defaults."""
 
 
 class Task(ABC):
@@ -15,15 +26,26 @@ class Task(ABC):
 
     Values are kept an image each (`columns`) and summed up over any set of images later
     (`summarise`): a site's, or all sites' together. Columns whose name starts with an underscore
-    are material for a metric of the whole set, and no metric themselves.
+    are material for a metric of the whole set, and no metric themselves. Metrics lie between 0
+    and 1: the server refuses other answers of a site.
     """
 
-    name: str  # as the experiment file has it
-    labels: list[str]
-    outputs: int  # channels of the logits
+    name: ClassVar[str]  # as the experiment file has it
+    targets: ClassVar[Targets]  # masks [B, labels, H, W] of zeros and ones, or classes [B]
+    Settings: ClassVar[type[TaskSettings]] = TaskSettings
+    labels: list[str]  # structures or classes, in order
+    outputs: int  # channels of the logits: one a label
     main_metric: str  # what models are compared by; higher is better
-    metrics: list[str]  # what `summarise` can give, in the order of a table
+    metrics: Sequence[str]  # what `summarise` can give, in the order of a table
     of_all_images: tuple[str, ...] = ()  # those that are no mean of single images' values
+
+    def __init__(
+        self, labels: Sequence[str] | None = None, settings: TaskSettings | None = None
+    ) -> None:
+        """With the labels of a federation; without them a class has its own."""
+        if labels is not None:
+            self.labels, self.outputs = list(labels), len(labels)
+        self.settings: Any = settings or self.Settings()
 
     @abstractmethod
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
@@ -35,7 +57,9 @@ class Task(ABC):
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Logits as probabilities, of the same shape."""
-        return to_probabilities(self.name, logits)
+        from konsil.networks.outputs import to_probabilities  # which takes torch's seconds
+
+        return to_probabilities(self.targets, logits)
 
     @abstractmethod
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
@@ -48,3 +72,31 @@ class Task(ABC):
             for metric in self.metrics
             if len(columns.get(metric, ()))
         }
+
+
+def _check(name: str, cls: type[Task]) -> None:
+    """What would otherwise be found in the middle of a plan."""
+    if not issubclass(cls, Task):
+        raise ConfigError(f"task {name}: {cls.__name__} is not a subclass of Task")
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(cls.__abstractmethods__))
+        raise ConfigError(f"task {name}: {cls.__name__} has no {missing}")
+    if getattr(cls, "targets", None) not in get_args(Targets):
+        raise ConfigError(
+            f"task {name}: {cls.__name__}.targets must be one of {', '.join(get_args(Targets))}"
+        )
+
+
+TASKS: Registry[type[Task]] = Registry("task", "konsil.tasks", _check)
+T = TypeVar("T", bound=type[Task])
+
+
+def task(name: str) -> Callable[[T], T]:
+    """Register a task under a name that no other has."""
+
+    def register(cls: T) -> T:
+        TASKS.add(name, cls, cls)
+        cls.name = name
+        return cls
+
+    return register

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
+
 import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from konsil.tasks.base import Task
+from konsil.tasks.base import Task, TaskSettings, task
 
 
+class ClassificationSettings(TaskSettings):
+    """There is one loss."""
+
+    loss: Literal["cross_entropy"] = "cross_entropy"
+
+
+@task("classification")
 class Classification(Task):
     """One class an image: targets [B] count the classes from 0; of two, the last is positive.
 
@@ -17,14 +27,14 @@ class Classification(Task):
     a class bias or a shift common to both logits, which change no image's rank, lower it.
     """
 
-    name = "classification"
+    targets = "classes"
+    Settings = ClassificationSettings
     main_metric = "accuracy"
     of_all_images = ("auc",)
 
-    def __init__(self, classes: list[str]) -> None:
-        self.labels = list(classes)
-        self.outputs = len(classes)
-        self.binary = len(classes) == 2
+    def __init__(self, labels: Sequence[str], settings: TaskSettings | None = None) -> None:
+        super().__init__(labels, settings)
+        self.binary = self.outputs == 2
         self.metrics = ["accuracy", "auc"] if self.binary else ["accuracy"]
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:

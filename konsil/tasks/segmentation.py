@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal
+
 import torch
 import torch.nn.functional as F
-from monai.losses.dice import DiceLoss
 from torch import Tensor
 
-from konsil.tasks.base import Task
+from konsil.tasks.base import Task, TaskSettings, task
 
 
+class SegmentationSettings(TaskSettings):
+    """The papers' plain Dice must be asked for: dice_ce converges faster."""
+
+    loss: Literal["dice", "dice_ce"] = "dice_ce"
+
+
+@task("segmentation")
 class Segmentation(Task):
     """A yes or no a pixel and structure: masks [B, S, H, W] of zeros and ones.
 
@@ -17,23 +27,21 @@ class Segmentation(Task):
     `dice_ce` (that plus the binary cross-entropy, which converges faster).
     """
 
-    name = "segmentation"
+    targets = "masks"
+    Settings = SegmentationSettings
     main_metric = "dice"
 
-    def __init__(self, structures: list[str], loss: str = "dice_ce") -> None:
-        self.labels = list(structures)
-        self.outputs = len(structures)
+    def __init__(self, labels: Sequence[str], settings: TaskSettings | None = None) -> None:
+        super().__init__(labels, settings)
         # One structure's Dice is the mean Dice: one column says it.
-        self.structure_columns = [f"dice_{s}" for s in structures] if len(structures) > 1 else []
+        self.structure_columns = [f"dice_{s}" for s in labels] if len(labels) > 1 else []
         self.metrics = ["dice", *self.structure_columns]
-        self.with_cross_entropy = loss == "dice_ce"
-        self.dice_loss = DiceLoss(sigmoid=True)
-        self.dice_losses = DiceLoss(sigmoid=True, reduction="none")
+        self.with_cross_entropy = self.settings.loss == "dice_ce"
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """The mean loss of a batch."""
         y = y.to(logits.dtype)
-        loss: Tensor = self.dice_loss(logits, y)
+        loss: Tensor = _dice_loss("mean")(logits, y)
         if self.with_cross_entropy:
             # Not MONAI's DiceCELoss: with several channels its cross-entropy is a softmax, which
             # gives each pixel to one structure only, and ours overlap.
@@ -43,7 +51,7 @@ class Segmentation(Task):
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """The loss of each image."""
         y = y.to(logits.dtype)
-        losses: Tensor = self.dice_losses(logits, y).flatten(1).mean(dim=1)
+        losses: Tensor = _dice_loss("none")(logits, y).flatten(1).mean(dim=1)
         if self.with_cross_entropy:
             entropy = F.binary_cross_entropy_with_logits(logits, y, reduction="none")
             losses = losses + entropy.flatten(1).mean(dim=1)
@@ -55,6 +63,14 @@ class Segmentation(Task):
         columns = {"dice": scores.mean(dim=1)}
         columns.update(zip(self.structure_columns, scores.unbind(dim=1), strict=False))
         return columns
+
+
+@cache
+def _dice_loss(reduction: str) -> Any:
+    # Here and not above: MONAI takes seconds to import, and who only looks for tasks would pay.
+    from monai.losses.dice import DiceLoss
+
+    return DiceLoss(sigmoid=True, reduction=reduction)
 
 
 def dice(predicted: Tensor, true: Tensor) -> Tensor:

@@ -18,9 +18,9 @@ from konsil.deploy.site_client import SiteClient
 from konsil.errors import ConfigError, RoundFailed, RunError
 from konsil.federation.messages import Reply
 from konsil.federation.plan import Plan
-from konsil.federation.runner import Run
+from konsil.federation.runner import Run, read_plan
 from konsil.ingredients.method import METHODS
-from konsil.registry import PREFIX
+from konsil.registry import PREFIX, REGISTRIES
 
 SITES = ["north", "south"]
 
@@ -247,9 +247,13 @@ def plugins(tmp_path):
     for name in ("wanted", "unwanted"):
         (folder / f"{name}.py").write_text(PLUGIN.format(name=name))
     yield folder
-    for name in ("wanted", "unwanted"):
-        METHODS.remove(name)
+    forget_plugins()
+
+
+def forget_plugins():
     for module in [m for m in sys.modules if m.startswith(PREFIX)]:
+        for registry in REGISTRIES.values():
+            registry.forget(module)
         del sys.modules[module]
 
 
@@ -284,6 +288,84 @@ def test_a_plugin_that_a_site_has_not_read_is_refused(experiment, plugins, tmp_p
     )
     assert "into `plugins` of the policy" in str(caught.value)
     assert "secret-plugins" not in str(caught.value)
+
+
+TASK_AND_NETWORK = """
+from torch import nn
+
+from konsil.networks import network
+from konsil.tasks import task
+from konsil.tasks.segmentation import Segmentation
+
+@task("mine")
+class Mine(Segmentation):
+    pass
+
+@network("one-layer", segments=True)
+def one_layer(in_channels, outputs):
+    return nn.Conv2d(in_channels, outputs, 3, padding=1)
+"""
+
+
+class ForgetfulLink(direct.DirectLink):
+    """Every site is asked in a process that has loaded nothing yet."""
+
+    def send(self, topic, messages, deadline=None):
+        for site in messages:
+            if topic in ("greet", "open", "agree"):
+                forget_plugins()
+            yield from super().send(topic, {site: messages[site]}, deadline)
+
+
+def test_a_site_loads_the_task_before_it_looks_at_its_images(experiment, plugins, tmp_path):
+    file = plugins / "wanted.py"
+    file.write_text(TASK_AND_NETWORK)
+    e = experiment(rounds=1, task={"name": "mine"}, network={"name": "one-layer"})
+    policies = dict.fromkeys(SITES, Policy(plugins=[file]))
+    link = ForgetfulLink(direct.parties(e, tmp_path, SITES, policies))
+    forget_plugins()
+    coordinate(without_places(e), SITES, link, tmp_path / "run", plugins=[file])
+    assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"
+    assert sorted(read_plan(tmp_path / "run")["plugins"]) == ["network one-layer", "task mine"]
+    forget_plugins()
+    link = ForgetfulLink(direct.parties(e, tmp_path / "other", SITES, {"north": policies["north"]}))
+    with pytest.raises(RoundFailed, match=r"south: refused: (network|task) [\w-]+: the plan has"):
+        coordinate(without_places(e), SITES, link, tmp_path / "again", plugins=[file])
+
+
+SEGRESNET = {
+    "target": "monai.networks.nets.SegResNet",
+    "init_filters": 8,
+    "blocks_down": [1, 1],
+    "blocks_up": [1],
+}
+
+
+def test_a_network_by_its_path_is_trained_between_sites(experiment, tmp_path):
+    e = experiment(rounds=1, network=SEGRESNET)
+    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    coordinate(without_places(e), SITES, link, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "said"),
+    [
+        ([], "allows none"),
+        (["torch.nn", "monai.net"], "allows torch.nn, monai.net"),
+    ],
+)
+def test_a_path_that_a_sites_policy_does_not_allow_is_refused(experiment, tmp_path, allowed, said):
+    e = experiment(rounds=1, network=SEGRESNET)
+    policies = {"south": Policy(network_targets=allowed)}
+    link = direct.DirectLink(direct.parties(e, tmp_path, SITES, policies))
+    with pytest.raises(RoundFailed) as caught:
+        coordinate(without_places(e), SITES, link, tmp_path / "run")
+    assert f"south: refused: network.target = {SEGRESNET['target']}: " in str(caught.value)
+    assert said in str(caught.value)
+    exact = Policy(network_targets=[SEGRESNET["target"]])
+    exact.check_network(SEGRESNET["target"])
+    exact.check_network(None)
 
 
 # --- policies -----------------------------------------------------------------------------------

@@ -16,17 +16,17 @@ BLOCK = {"name": "fedsm-ensemble"}
 def test_the_mixture_by_hand():
     """Two models, one pixel: probabilities 1/2 and 0.9 in shares 1/4 and 3/4 make 0.8."""
     logits = [torch.zeros(1, 1, 1, 1), torch.full((1, 1, 1, 1), float(np.log(9)))]
-    mixed = blended("segmentation", logits, torch.tensor([[0.25, 0.75]]))
+    mixed = blended("masks", logits, torch.tensor([[0.25, 0.75]]))
     assert torch.sigmoid(mixed).item() == pytest.approx(0.8)
     logits = [torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, float(np.log(9))]])]
-    mixed = blended("classification", logits, torch.tensor([[0.25, 0.75]]))
+    mixed = blended("classes", logits, torch.tensor([[0.25, 0.75]]))
     assert torch.softmax(mixed, 1).flatten().tolist() == pytest.approx([0.2, 0.8])
 
 
 def test_three_rounds_by_hand():
     """FedSM's models; then one step of the selector down the loss of the mixture's logit."""
     linear, shared = hand.two_phases("fedsm-ensemble")
-    linear.method.context.task.name = "segmentation"  # a yes or no: logits are mixed as such
+    linear.method.context.task.targets = "masks"  # a yes or no: logits are mixed as such
     w_s = hand.rows(shared["selector"])
     models = hand.fedsm_round(linear, np.array([1.0, -1.0, 0.5]), 0.7)
     for number in (1, 2, 3):
@@ -51,7 +51,7 @@ def test_three_rounds_by_hand():
     assert np.abs(expected - w_s).max() > 1e-4  # a hundred times the tolerance
 
 
-@pytest.mark.parametrize("task", ["segmentation", "classification"])
+@pytest.mark.parametrize("task", ["masks", "classes"])
 def test_one_share_of_one_is_that_model(task):
     logits = [torch.randn(3, 2), torch.randn(3, 2)]
     shares = torch.tensor([[0.0, 1.0]] * 3)
@@ -60,7 +60,7 @@ def test_one_share_of_one_is_that_model(task):
     torch.testing.assert_close(mixed, expected)
 
 
-@pytest.mark.parametrize("task", ["segmentation", "classification"])
+@pytest.mark.parametrize("task", ["masks", "classes"])
 def test_logits_of_probabilities_have_these_probabilities(task):
     p = to_probabilities(task, torch.randn(4, 3))
     torch.testing.assert_close(to_probabilities(task, to_logits(task, p)), p)
@@ -72,7 +72,7 @@ def test_gradients_reach_the_shares_and_favour_the_better_model():
     """y = 1: the model that says 0.9 must gain on the one that says 0.1."""
     logits = [torch.full((1, 1, 2, 2), float(np.log(o))) for o in (1 / 9, 9)]
     scores = torch.zeros(1, 2, requires_grad=True)
-    mixed = blended("segmentation", logits, torch.softmax(scores, 1))
+    mixed = blended("masks", logits, torch.softmax(scores, 1))
     torch.nn.functional.binary_cross_entropy_with_logits(mixed, torch.ones(1, 1, 2, 2)).backward()
     assert scores.grad[0, 0] > 0 > scores.grad[0, 1]
 

@@ -242,3 +242,62 @@ def test_a_site_that_keeps_its_specialist_is_answered_by_the_global_model(tmp_pa
         assert set(chosen) <= {"global", *given}
         assert route.specialist.tolist() == [name != "global" for name in chosen]
         assert torch.equal(one.answer(x).logits, whole.logits_by(chosen, x))
+
+
+# Networks and tasks of one's own
+
+
+def rewritten(folder: Path, **changes: object) -> None:
+    """Change keys of model.json; None takes one away."""
+    facts = json.loads((folder / "model.json").read_text()) | changes
+    kept = {key: value for key, value in facts.items() if value is not None}
+    (folder / "model.json").write_text(json.dumps(kept))
+
+
+@pytest.mark.parametrize(
+    ("task", "targets"), [("segmentation", "masks"), ("classification", "classes")]
+)
+def test_a_folder_from_before_there_were_targets_is_read(tmp_path: Path, task: str, targets: str):
+    super_model().save(tmp_path)
+    rewritten(tmp_path, task=task, targets=None)
+    assert SuperModel.load(tmp_path).facts.targets == targets
+
+
+def test_a_task_of_ones_own_needs_no_plugin(tmp_path: Path):
+    super_model().save(tmp_path)
+    rewritten(tmp_path, task="lesions", targets="masks")
+    assert SuperModel.load(tmp_path).facts.targets == "masks"
+    rewritten(tmp_path, targets="boxes")
+    with pytest.raises(StateError, match="targets = 'boxes': one of masks, classes"):
+        SuperModel.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("nobodys", "unknown network 'nobodys'"),
+        ("nowhere_at_all.Net", "nowhere_at_all cannot be imported"),
+        ("subprocess.run", "it is no class of networks"),
+        ("collections.Counter", "it is no class of networks"),
+    ],
+)
+def test_a_network_that_is_not_here_is_named_at_once(tmp_path: Path, name: str, why: str):
+    super_model().save(tmp_path)
+    rewritten(tmp_path, network=NETWORK.to_json() | {"name": name})
+    with pytest.raises(StateError) as caught:
+        SuperModel.load(tmp_path)
+    for words in (str(tmp_path), why, "must be installed", "load_plugins([FILE.py])"):
+        assert words in str(caught.value)
+
+
+def test_a_network_by_its_path_is_saved_and_loaded(tmp_path: Path):
+    arguments = {"init_filters": 8, "blocks_down": [1, 1], "blocks_up": [1]}
+    spec = NetworkSpec("monai.networks.nets.SegResNet", 1, 1, 32, arguments=arguments)
+    models = {name: weights_of(spec, n) for n, name in enumerate((GLOBAL, *SITES))}
+    models[SELECTOR] = weights_of(SELECTING, 7)
+    facts = Facts("segmentation", ["disc"], SITES, spec.to_json(), SELECTING.to_json(), 0.0)
+    model, x = SuperModel(facts, models), torch.rand(3, 1, 32, 32)
+    model.save(tmp_path)
+    again = SuperModel.load(tmp_path)
+    assert again.facts == facts
+    assert torch.equal(again.answer(x).logits, model.answer(x).logits)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.metrics import DiceMetric, compute_dice
 
-from konsil.tasks.segmentation import Segmentation, dice
+from konsil.tasks.segmentation import Segmentation, SegmentationSettings, dice
 
 
 def masks(*rows):
@@ -76,7 +76,7 @@ def test_masks_of_any_type(dtype):
 def test_dice_loss_by_hand():
     logits = torch.zeros(1, 1, 2, 2)  # probabilities of one half
     y = torch.tensor([1.0, 1, 1, 0]).view(1, 1, 2, 2)
-    plain = Segmentation(["x"], "dice").loss(logits, y).item()
+    plain = Segmentation(["x"], SegmentationSettings(loss="dice")).loss(logits, y).item()
     assert plain == pytest.approx(1 - 2 * 1.5 / (2 + 3), abs=1e-5)
     assert Segmentation(["x"]).loss(logits, y).item() == pytest.approx(
         plain + math.log(2), abs=1e-5
