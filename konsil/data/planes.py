@@ -9,12 +9,12 @@ from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
+from konsil.data.cache import named_errors
 from konsil.data.findings import BadFile, Findings
 from konsil.data.image_with_masks import ImageWithMasks, is_picture, open_with_masks
 from konsil.data.manifest import Slices
 from konsil.data.recipe import THREADS, Digests, Recipe
 from konsil.data.sources import Item
-from konsil.errors import DataError
 from konsil.files import write_text
 
 Report = Callable[[str, int, int], None]
@@ -87,7 +87,8 @@ class _Scout:
             planes = self._look(item)
         except BadFile as bad:
             return bad
-        _write(note, planes)
+        with named_errors(self.notes):
+            write_text(note, json.dumps(planes))
         return planes
 
     def _key(self, item: Item) -> str:
@@ -114,13 +115,3 @@ def chosen_planes(item: Item, study: ImageWithMasks, rule: Slices) -> list[int]:
         bad.name = item.image
         raise bad
     return planes[:: rule.every]
-
-
-def _write(note: Path, planes: list[int]) -> None:
-    try:
-        write_text(note, json.dumps(planes))
-    except OSError as error:
-        raise DataError(
-            f"{note.parent}: the cache cannot be written ({error.strerror or error}); make room or "
-            "choose another folder by federation.cache or the variable KONSIL_CACHE"
-        ) from None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import platform
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 import yaml
@@ -23,7 +23,7 @@ from konsil.federation.examiner import CHECKPOINTS, Checkpoint, Examiner
 from konsil.federation.plan import Job, Plan
 from konsil.federation.server import Record, Server
 from konsil.federation.state import StateFiles
-from konsil.files import remove_parts, write_text
+from konsil.files import remove_parts, take_lock, write_text
 from konsil.ingredients.context import broadcast
 from konsil.observers.eventlog import EventLog
 
@@ -171,14 +171,12 @@ class Run:
             observer({"event": event, **facts})
 
 
-def lock(folder: Path) -> TextIO:
+def lock(folder: Path) -> FileIO:
     """Only one process works in a run folder; the lock goes with the process, however it ends."""
-    file = open(folder / ".lock", "w")  # noqa: SIM115  held as long as the run
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise RunError(f"{folder}: another process is working on this run") from None
-    return file
+    taken = take_lock(folder / ".lock")
+    if taken is None:
+        raise RunError(f"{folder}: another process is working on this run")
+    return taken
 
 
 def _hidden(path: Path) -> bool:
