@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from konsil.data.findings import Findings
-from konsil.data.listing import PARTS
+from konsil.data.listing import PARTS, check_splits_given
 from konsil.data.sources import Item
-from konsil.data.tables import check_splits_given
 from konsil.errors import DataError
 from konsil.prepare.guess.draft import Draft
 from konsil.prepare.guess.words import joined
