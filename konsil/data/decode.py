@@ -40,17 +40,17 @@ class _Decoder:
     def __call__(self, items: list[Item]) -> list[_Decoded] | BadFile:
         """The arrays of all wanted planes of one file, or why it cannot be used."""
         try:
-            study = open_with_masks(self.root, items[0], self.recipe.reading(items[0].site))
-            self._check_unchanged(study)
+            opened = open_with_masks(self.root, items[0], self.recipe.reading(items[0].site))
+            self._check_unchanged(opened)
         except BadFile as bad:
             return bad
-        brightest = int(study.raw.max()) if study.sixteen_bit else None
-        values = study.values
-        structures = frozenset(name for name, area in study.areas.items() if area)
+        brightest = int(opened.raw.max()) if opened.sixteen_bit else None
+        values = opened.values
+        structures = frozenset(name for name, area in opened.areas.items() if area)
         return [
             _Decoded(
-                study.image(item.plane, self.recipe.channels, self.recipe.size),
-                self._target(study, item),
+                opened.image(item.plane, self.recipe.channels, self.recipe.size),
+                self._target(opened, item),
                 values,
                 structures,
                 brightest,
@@ -58,13 +58,13 @@ class _Decoder:
             for item in items
         ]
 
-    def _target(self, study: ImageWithMasks, item: Item) -> NDArray[Any]:
+    def _target(self, opened: ImageWithMasks, item: Item) -> NDArray[Any]:
         if self.recipe.classes:
             return np.array(self.recipe.classes.index(item.label), "<i8")
-        return study.target(item.plane, self.recipe.size)
+        return opened.target(item.plane, self.recipe.size)
 
-    def _check_unchanged(self, study: ImageWithMasks) -> None:
-        for name, found in study.digests.items():
+    def _check_unchanged(self, opened: ImageWithMasks) -> None:
+        for name, found in opened.digests.items():
             if found != self.digests[name]:
                 cure = "run again when it is at rest"
                 bad = BadFile("file that changed while it was read", cure)

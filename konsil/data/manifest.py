@@ -18,8 +18,10 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from konsil.config import Block, explain, parse_yaml
 from konsil.data.findings import Findings
 from konsil.data.intensity import Percentiles, Window
-from konsil.data.recipe import UNNAMED, Codes, Reading
+from konsil.data.readers import Codes
+from konsil.data.recipe import UNNAMED, Reading
 from konsil.data.sources import Row
+from konsil.data.volumes import View
 from konsil.errors import ConfigError, DataError
 
 NAME = "federation.yaml"
@@ -31,7 +33,7 @@ Classes = dict[str, list[Code]] | list[str]
 class Slices(Block):
     """How a volume becomes 2-D images."""
 
-    view: Literal["axial", "coronal", "sagittal"] = "axial"
+    view: View = "axial"
     which: Literal["all", "labelled"] = "labelled"
     every: int = Field(1, ge=1)  # of those, every n-th
 

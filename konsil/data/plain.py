@@ -41,9 +41,8 @@ def csv_manifest(path: Path, head: Head) -> Manifest:
     for row in rows:
         by_site.setdefault(row.cells["site"], []).append(row)
     if "" in by_site:
-        raise DataError(
-            f"{path}, {by_site[''][0].where}: the cell of the site is empty; fill it in"
-        )
+        first = by_site[""][0].where
+        raise DataError(f"{path}: row with an empty cell, {first}: site; fill it in")
     return _in_memory(path, head, by_site, lambda site, found: by_site[site])
 
 

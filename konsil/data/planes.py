@@ -98,15 +98,15 @@ class _Scout:
         return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:32]
 
     def _look(self, item: Item) -> list[int]:
-        study = open_with_masks(self.root, item, self.recipe.reading(item.site))
-        return chosen_planes(item, study, self.slices(item.site))
+        opened = open_with_masks(self.root, item, self.recipe.reading(item.site))
+        return chosen_planes(item, opened, self.slices(item.site))
 
 
-def chosen_planes(item: Item, study: ImageWithMasks, rule: Slices) -> list[int]:
+def chosen_planes(item: Item, opened: ImageWithMasks, rule: Slices) -> list[int]:
     """The slices that a site's rule asks for. Raises BadFile if there is none."""
-    planes = list(range(len(study.raw)))
-    if rule.which == "labelled" and study.masks:
-        planes = study.labelled()
+    planes = list(range(len(opened.raw)))
+    if rule.which == "labelled" and opened.masks:
+        planes = opened.labelled()
     if not planes:
         bad = BadFile(
             "volume without a labelled slice",

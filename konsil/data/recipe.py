@@ -9,18 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from konsil.data.findings import BadFile, Findings
 from konsil.data.intensity import Window
+from konsil.data.readers import Codes
 from konsil.data.sources import SUFFIXES, Item
+from konsil.data.volumes import View, is_volume, parts_of
 
 THREADS = min(8, os.cpu_count() or 1)  # PIL and hashing release the lock; results do not depend
 FORMAT = 1  # of the arrays; a change of the readers that changes pixels raises it
 
 Digests = Mapping[str, str]  # file, relative to the federation's folder -> sha256 of its bytes
-Codes = tuple[int, ...] | None  # the mask values of a structure; None: every one but background
-View = Literal["axial", "coronal", "sagittal"]
 UNNAMED: tuple[tuple[str, Codes], ...] = (("foreground", None),)  # masks that nobody explains
 
 
@@ -95,7 +95,8 @@ def _digest_or_bad(path: Path) -> str | BadFile:
 
 def digest(path: Path) -> str:
     """The sha256 of a file; of a volume in several files, over the name and sha256 of each."""
-    parts = _parts(path)
+    picture = path.suffix.lower() in SUFFIXES
+    parts = parts_of(path) if not picture and is_volume(path) else [path]
     try:
         digests = [hashlib.sha256(part.read_bytes()) for part in parts]
     except OSError as error:
@@ -105,14 +106,6 @@ def digest(path: Path) -> str:
         return digests[0].hexdigest()
     named = zip(parts, digests, strict=True)  # names count: masks may be paired by them
     return hashlib.sha256(b"".join(p.name.encode() + d.digest() for p, d in named)).hexdigest()
-
-
-def _parts(path: Path) -> list[Path]:
-    if path.suffix.lower() in SUFFIXES:  # pictures need no library for volumes
-        return [path]
-    from konsil.data.volumes import is_volume, parts_of
-
-    return parts_of(path) if is_volume(path) else [path]
 
 
 def fingerprint(recipe: Recipe, items: Sequence[Item], digests: Digests) -> str:
