@@ -1,5 +1,7 @@
 import csv
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -350,3 +352,9 @@ def test_real_data(build, shared_data, name, federation, task, images, patients)
     assert 0.05 < x.mean() < 0.95
     if y.ndim == 4:
         assert y.mean() > 0.01
+
+
+def test_what_people_do_before_training_does_without_torch():
+    rooms = "konsil.data, konsil.prepare.check, konsil.prepare.preview, konsil.prepare.importers"
+    code = f"import sys, {rooms}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
