@@ -6,14 +6,13 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 from konsil.data.cache import named_errors
 from konsil.data.findings import BadFile, Findings
 from konsil.data.image_with_masks import ImageWithMasks, is_picture, open_with_masks
 from konsil.data.manifest import Slices
-from konsil.data.recipe import THREADS, Digests, Recipe
+from konsil.data.recipe import Digests, Recipe, in_threads
 from konsil.data.sources import Item
 from konsil.files import write_text
 
@@ -40,16 +39,11 @@ def into_planes(
     scout = _Scout(root, recipe, slices, digests, notes)
     found = Findings()
     planes: dict[tuple[str, str], list[int]] = {}
-    with ThreadPool(THREADS) as pool:
-        for done, (item, result) in enumerate(
-            zip(volumes, pool.imap(scout, volumes), strict=True), 1
-        ):
-            if isinstance(result, BadFile):
-                found.add_file(result.name, result)
-                result = []
-            planes[item.site, item.image] = result
-            if report is not None:
-                report(item.site, done, len(volumes))
+    results = in_threads(scout, volumes, found)
+    for done, (item, result) in enumerate(zip(volumes, results, strict=True), 1):
+        planes[item.site, item.image] = result or []
+        if report is not None:
+            report(item.site, done, len(volumes))
     found.raise_if_any(root)
     return [
         made
@@ -76,17 +70,14 @@ class _Scout:
         self.root, self.recipe, self.slices = root, recipe, slices
         self.digests, self.notes = digests, notes
 
-    def __call__(self, item: Item) -> list[int] | BadFile:
+    def __call__(self, item: Item) -> list[int]:
         note = self.notes / f"{self._key(item)}.json"
         try:
             planes: list[int] = json.loads(note.read_text())
             return planes
         except (OSError, ValueError):
             pass
-        try:
-            planes = self._look(item)
-        except BadFile as bad:
-            return bad
+        planes = self._look(item)
         with named_errors(self.notes):
             write_text(note, json.dumps(planes))
         return planes

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from konsil.data.findings import BadFile, Findings
 from konsil.data.intensity import Window
@@ -20,6 +20,8 @@ from konsil.data.volumes import View, is_volume, parts_of
 THREADS = min(8, os.cpu_count() or 1)  # PIL and hashing release the lock; results do not depend
 FORMAT = 1  # of the arrays; a change of the readers that changes pixels raises it
 
+T = TypeVar("T")
+R = TypeVar("R")
 Digests = Mapping[str, str]  # file, relative to the federation's folder -> sha256 of its bytes
 UNNAMED: tuple[tuple[str, Codes], ...] = (("foreground", None),)  # masks that nobody explains
 
@@ -77,20 +79,30 @@ def mask_files(item: Item) -> list[str]:
 def hash_files(root: Path, names: Sequence[str]) -> Digests:
     """The sha256 of every file: content decides what is cached, never a date or a path."""
     found = Findings()
-    with ThreadPool(THREADS) as pool:
-        results = pool.map(lambda name: _digest_or_bad(root / name), names, chunksize=16)
-    for name, result in zip(names, results, strict=True):
-        if isinstance(result, BadFile):
-            found.add_file(name, result)
+    digests = list(in_threads(lambda name: digest(root / name), names, found, chunk=16))
     found.raise_if_any(root)
-    return {name: str(result) for name, result in zip(names, results, strict=True)}
+    return {name: str(one) for name, one in zip(names, digests, strict=True)}
 
 
-def _digest_or_bad(path: Path) -> str | BadFile:
-    try:
-        return digest(path)
-    except BadFile as bad:
-        return bad
+def in_threads(
+    work: Callable[[T], R], things: Sequence[T], found: Findings, chunk: int = 1
+) -> Generator[R | None]:
+    """What `work` gives for each thing, in their order; None for a bad file, which is noted."""
+
+    def safely(thing: T) -> R | BadFile:
+        try:
+            return work(thing)
+        except BadFile as bad:
+            bad.name = bad.name or str(thing)
+            return bad
+
+    with ThreadPool(THREADS) as pool:
+        for result in pool.imap(safely, things, chunksize=chunk):
+            if isinstance(result, BadFile):
+                found.add_file(result.name, result)
+                yield None
+            else:
+                yield result
 
 
 def digest(path: Path) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from konsil import data
 from konsil.config import usual_cache
-from konsil.data import cache, decode
+from konsil.data import cache, recipe
 from konsil.data.synthetic import FEDERATIONS
 from konsil.errors import DataError
 
@@ -100,7 +100,7 @@ def test_a_change_that_keeps_size_and_date_is_seen(build):
 def test_threads_change_nothing(build, monkeypatch, threads):
     build.pairs("a", 30)
     files = entry_files(build.open().folder)
-    monkeypatch.setattr(decode, "THREADS", threads)
+    monkeypatch.setattr(recipe, "THREADS", threads)
     again = build.open(cache=build.cache / "again")
     assert entry_files(again.folder) == files
 
