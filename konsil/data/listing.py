@@ -305,7 +305,8 @@ class _SiteReader:
         if not (self.manifest.root / path).exists():
             broken = (self.manifest.root / path).is_symlink()
             what = "link that leads nowhere" if broken else "missing file"
-            self.found.add(what, path, "mend the list or put the file there")
+            cure = "paths start at the folder of the list: mend the list or put the file there"
+            self.found.add(what, path, cure)
             return False
         return self._usable(path)
 
