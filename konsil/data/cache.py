@@ -141,7 +141,7 @@ def _begin(final: Path, size: int, limit: int | None) -> bool:
         building.mkdir(parents=True)
         try:
             write_text(building / MANIFEST, json.dumps({"reserved": size + MANIFEST_BYTES}))
-            _mark(final)
+            _mark(building)
         except OSError:
             shutil.rmtree(building, ignore_errors=True)
             raise
@@ -158,11 +158,13 @@ def _build(final: Path, fill: Fill, limit: int | None) -> dict[str, Any]:
         with locked(_root(final)):
             _make_room(_root(final), 0, limit)  # if it has become larger than reserved
             building.rename(final)
+            _mark(final)
+            _unmark(building)
     except BaseException:
         with suppress(OSError):  # what stopped the build is to be told, not this
             _discard(building)
         with suppress(OSError), locked(_root(final)):
-            _unmark(final)
+            _unmark(building)
         raise
     return facts
 
@@ -281,7 +283,7 @@ _kept: dict[Path, tuple[Path, FileIO]] = {}  # entry -> this process' mark, and 
 
 
 def _marks(folder: Path) -> Path:
-    return folder.parent / MARKS / folder.name.removeprefix(BUILDING)
+    return folder.parent / MARKS / folder.name
 
 
 def _mark(folder: Path) -> None:
@@ -299,7 +301,7 @@ def _mark(folder: Path) -> None:
 def _unmark(folder: Path) -> None:
     _, lock = _kept.pop(folder)
     lock.close()
-    _in_use(folder)
+    _in_use(folder)  # sweeps its mark
 
 
 def _in_use(folder: Path) -> bool:

@@ -280,6 +280,20 @@ def test_the_marks_of_processes_that_ended_are_swept(tmp_path):
     assert [path.name for path in (tmp_path / cache.MARKS).iterdir()] == ["a"]
 
 
+def test_an_entry_that_this_process_used_is_rebuilt_after_another_died_at_it(tmp_path):
+    """What is left of the dead must not be taken for something that is still being built."""
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    put(tmp_path, "a")
+    shutil.rmtree(tmp_path / "a")
+    start(put, tmp_path, "a", pause=die).join()
+    assert in_cache(tmp_path) == [f"{cache.BUILDING}a"]
+    put(tmp_path, "a")
+    assert in_cache(tmp_path) == ["a"]
+
+
 def test_what_is_not_konsils_is_left_alone(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "text").write_bytes(bytes(5 * MB))
