@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import yaml
+from platformdirs import user_cache_path
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -65,7 +66,7 @@ class FederationConfig(Block):
     patient_pattern: str | None = None  # regular expression; group 1 of the file's stem
     split: tuple[float, float, float] = (0.5, 0.25, 0.25)
     split_seed: int = 0
-    cache: Path | None = None  # default: $KONSIL_CACHE, or ~/.cache/konsil
+    cache: Path | None = None  # default: $KONSIL_CACHE, or the user's cache folder
     cache_limit: int | str | None = None  # default: $KONSIL_CACHE_LIMIT, or CACHE_LIMIT
 
     @field_validator("folder", "csv", "file", "cache")
@@ -115,7 +116,8 @@ class FederationConfig(Block):
 
 def usual_cache() -> Path:
     """Where decoded images are kept unless an experiment says otherwise."""
-    return Path(os.environ.get("KONSIL_CACHE", "~/.cache/konsil")).expanduser()
+    given = os.environ.get("KONSIL_CACHE")
+    return user_cache_path("konsil", appauthor=False) if given is None else Path(given).expanduser()
 
 
 def usual_cache_limit() -> int:

@@ -1,14 +1,20 @@
-"""Files that are there whole or not at all."""
+"""Files that are there whole or not at all, and locks that go with their process."""
 
 from __future__ import annotations
 
-import fcntl
+import math
 import os
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from threading import get_ident
 from typing import BinaryIO
+
+from filelock import lock_descriptor, unlock_descriptor
+
+GLANCE = 0.01  # seconds between two looks at a lock that another process holds
 
 
 @contextmanager
@@ -41,14 +47,52 @@ def write_text(path: Path, text: str, durable: bool = False) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One process at a time works in this folder; the lock goes with the process."""
+    """One process at a time works in this folder; the others wait."""
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY)
+    path = folder / ".locked"
+    lock = take_lock(path, patience=math.inf)
+    assert lock is not None
+    with lock:
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # Windows keeps a file that is open: it is in nobody's way
+                path.unlink()
+            unlock_descriptor(lock.fileno())  # a child that was forked meanwhile has it open, too
+
+
+def take_lock(path: Path, patience: float = 0.0) -> FileIO | None:
+    """A lock on this file, which must be kept; None if another has it for longer than `patience`.
+
+    It lasts until it is closed or forgotten. The system takes it back when the process ends,
+    however it ends, and the children that inherited it.
+    """
+    end = time.monotonic() + patience
+    while True:
+        lock = _lock_file(path)
+        if lock_descriptor(lock.fileno(), blocking=False):
+            if _is_at(path, lock):
+                return lock
+            lock.close()  # its holder took the file away when it was done
+            continue
+        lock.close()
+        if time.monotonic() >= end:
+            return None
+        time.sleep(GLANCE)
+
+
+def _lock_file(path: Path) -> FileIO:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+        return FileIO(os.open(path, os.O_RDWR | os.O_CREAT, 0o666))  # as the umask allows
+    except PermissionError:  # another user's; to wait for it, reading is enough
+        return FileIO(os.open(path, os.O_RDONLY))
+
+
+def _is_at(path: Path, lock: FileIO) -> bool:
+    try:
+        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def remove_parts(folder: Path) -> None:
@@ -58,6 +102,8 @@ def remove_parts(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # there, folders are not files
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

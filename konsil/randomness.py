@@ -2,6 +2,8 @@
 
 Everything random in a run is drawn from (seed, site, round, purpose): an engine may compute sites
 in any order, on any number of workers, or again after a crash, and draw the same numbers.
+
+Torch is loaded when a stream of it is asked for: preparing data does without.
 """
 
 from __future__ import annotations
@@ -15,10 +17,17 @@ if TYPE_CHECKING:
     import torch
 
 
+def digest(*names: object, between: str = "\x1f") -> bytes:
+    """32 bytes that depend on every name and on their order, on every machine and version.
+
+    What was drawn with other characters `between` the names stays with them.
+    """
+    return hashlib.sha256(between.join(map(str, names)).encode()).digest()
+
+
 def derive(*names: object) -> int:
     """A 63-bit seed that depends on every name and on their order."""
-    text = "\x1f".join(str(name) for name in names)
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+    return int.from_bytes(digest(*names)[:8], "big") >> 1
 
 
 def generator(*names: object) -> torch.Generator:

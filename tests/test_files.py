@@ -1,6 +1,12 @@
+import multiprocessing
+import os
+import signal
+
 import pytest
 
-from konsil.files import remove_parts, replacing, write_text
+from konsil.files import locked, remove_parts, replacing, take_lock, write_text
+
+processes = multiprocessing.get_context("fork")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):
@@ -25,3 +31,46 @@ def test_what_a_kill_left_is_swept_away(tmp_path):
     (tmp_path / ".file.123.part").write_text("hal")
     remove_parts(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def count_up(folder, times):
+    for _ in range(times):
+        with locked(folder):
+            number = int((folder / "number").read_text())
+            (folder / "number").write_text(str(number + 1))
+
+
+def test_one_process_at_a_time_works_in_a_locked_folder(tmp_path):
+    (tmp_path / "number").write_text("0")
+    workers = [processes.Process(target=count_up, args=(tmp_path, 50)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert (tmp_path / "number").read_text() == "200"
+    assert [p.name for p in tmp_path.iterdir()] == ["number"]  # no file of the lock is left
+
+
+def hold(path, box):
+    lock = take_lock(path)
+    box.put(lock is not None)
+    signal.pause()
+
+
+def test_a_lock_goes_with_its_process_even_if_it_is_killed(tmp_path):
+    box = processes.Queue()
+    holder = processes.Process(target=hold, args=(tmp_path / "lock", box), daemon=True)
+    holder.start()
+    assert box.get()
+    assert take_lock(tmp_path / "lock") is None
+    assert take_lock(tmp_path / "lock", patience=0.05) is None
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join()
+    assert take_lock(tmp_path / "lock", patience=30) is not None
+
+
+def test_a_lock_that_is_forgotten_is_free(tmp_path):
+    lock = take_lock(tmp_path / "lock")
+    assert take_lock(tmp_path / "lock") is None
+    lock.close()
+    assert take_lock(tmp_path / "lock") is not None

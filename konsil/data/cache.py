@@ -3,41 +3,50 @@
 A folder is built under another name beside its place and renamed when it is finished. A kill
 leaves only something that nobody takes for an entry and that the next run removes. Of two runs
 that want the same entry one builds it while the other waits: the name says what is inside.
+
+A process that uses or builds an entry holds a lock on a mark of its own, a file in the folder
+`.in-use` beside the entry; the system takes locks back when a process ends, however it ends. What
+nobody marks may go. Whoever looks, marks, reserves or removes does so under the lock of the cache.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from konsil.data.cache_room import (
-    BUILDING,
-    MANIFEST,
-    SYNTHETIC,
-    Entry,
-    discard,
-    entries,
-    facts_if_whole,
-    keep,
-    keep_open,
-    make_room,
-    named_errors,
-    readable,
-    remove,
-    sweep,
-)
-from konsil.files import locked
+from konsil.errors import DataError
+from konsil.files import locked, take_lock, write_text
 
-__all__ = ["Entry", "entries", "facts_if_whole", "folder_once", "readable", "remove"]
-
+MANIFEST = "federation.json"
+BUILDING = ".building-"  # begins the name of what is not, or no longer, an entry
+MARKS = ".in-use"
+SYNTHETIC = "synthetic"  # the folder of the synthetic federations, the only one with entries in it
 MANIFEST_BYTES = 64 * 1024  # reserved beside what the caller reserves
+GLANCE = 0.05  # seconds between two looks at what another process builds
 
 Fill = Callable[[Path], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A folder of the cache."""
+
+    name: str  # below the cache's folder
+    folder: Path
+    bytes: int  # of its files, or what is reserved for it
+    written: int  # of its files
+    last_use: float  # seconds since 1970
+    in_use: bool  # by a process that lives
+    whole: bool  # False: under construction, left over from a killed run, or damaged
 
 
 def folder_once(
@@ -49,98 +58,271 @@ def folder_once(
     goes from the cache, the least recently used first, until all of it stays within `limit` bytes
     and on the disk. From now on the folder is in use by this process. Raises DataError.
     """
-    root = final.parent.parent if final.parent.name == SYNTHETIC else final.parent
-    with named_errors(root):
+    with named_errors(_root(final)):
         while True:
-            facts = _used(final)
+            facts = facts_if_whole(final) if keep(final) else None
             if facts is not None:
                 return facts
-            build = _begin(root, final, size, limit)
-            if build is not None:
-                return build.run(fill)
-            _wait_for_the_other(final)
+            if _begin(final, size, limit):
+                return _build(final, fill, limit)
+            time.sleep(GLANCE)
 
 
-def _used(folder: Path) -> dict[str, Any] | None:
-    """The facts about a whole folder, which is in use from now on."""
-    return facts_if_whole(folder) if keep(folder) else None
+def keep(folder: Path) -> bool:
+    """Nobody removes this entry as long as this process lives; False if it is not there."""
+    manifest = folder / MANIFEST
+    if not manifest.is_file():
+        return False
+    with suppress(OSError), locked(_root(folder)):  # a cache of others is used, but not marked
+        if manifest.is_file():
+            _mark(folder)
+            os.utime(manifest)
+    return manifest.is_file()
 
 
-def _begin(root: Path, final: Path, size: int, limit: int | None) -> _Build | None:
-    """Reserve room for the folder; None if it has appeared, or another run is building it."""
+def entries(root: Path) -> list[Entry]:
+    """Everything in the cache `root`, the least recently used first."""
+    if not root.is_dir():
+        return []
     with locked(root):
-        sweep(root)
-        if _building(final).exists() or facts_if_whole(final) is not None:
-            return None
+        return _scan(root)
+
+
+def remove(root: Path) -> list[Entry]:
+    """Remove what no run uses; what was removed."""
+    if not root.is_dir():
+        return []
+    with named_errors(root), locked(root):
+        unused = [entry for entry in _scan(root) if not entry.in_use]
+        for entry in unused:
+            _discard(entry.folder)
+    return unused
+
+
+def readable(size: int) -> str:
+    """A number of bytes as people say it."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size >= factor:
+            return f"{size / factor:.1f} {unit}"
+    return f"{size} bytes"
+
+
+@contextmanager
+def named_errors(root: Path) -> Iterator[None]:
+    """What the system refuses in the cache's folder, as an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{root}: the cache cannot be written ({error.strerror or error}); make room "
+            "or choose another folder by federation.cache or the variable KONSIL_CACHE"
+        ) from None
+
+
+def _root(folder: Path) -> Path:
+    return folder.parent.parent if folder.parent.name == SYNTHETIC else folder.parent
+
+
+# --- building an entry --------------------------------------------------------------------------
+
+
+def _begin(final: Path, size: int, limit: int | None) -> bool:
+    """Reserve room for the folder; False if it has appeared, or another run is building it."""
+    building = final.with_name(BUILDING + final.name)
+    with locked(_root(final)):
+        for entry in _scan(_root(final)):
+            if not entry.whole and not entry.in_use:  # a killed run has left it, or it is damaged
+                _discard(entry.folder)
+        if building.exists() or facts_if_whole(final) is not None:
+            return False
         if final.exists():
-            discard(final)  # damaged, and some run uses it: what that has open, it keeps
-        make_room(root, size + MANIFEST_BYTES, limit)
-        build = _Build(root, final, limit)
-        build.reserve(size + MANIFEST_BYTES)
-        return build
-
-
-def _building(final: Path) -> Path:
-    return final.with_name(BUILDING + final.name)
-
-
-def _wait_for_the_other(final: Path) -> None:
-    """Until the run that builds this folder has finished, failed or died."""
-    with suppress(FileNotFoundError), open(_building(final) / MANIFEST, "rb") as manifest:
-        fcntl.flock(manifest, fcntl.LOCK_SH)
-
-
-class _Build:
-    """A folder under construction; made, and abandoned, under the lock of the cache."""
-
-    def __init__(self, root: Path, final: Path, limit: int | None) -> None:
-        self.root, self.final, self.limit = root, final, limit
-        self.folder = _building(final)
-        self.folder.mkdir(parents=True)
-        self.manifest = open(self.folder / MANIFEST, "w+b")  # noqa: SIM115  its lock lasts
-        fcntl.flock(self.manifest, fcntl.LOCK_EX)
-
-    def reserve(self, size: int) -> None:
-        """Say how much room is wanted, for others to see."""
+            _discard(final)  # damaged, and some run uses it: what that has open, it keeps
+        _make_room(_root(final), size + MANIFEST_BYTES, limit)
+        building.mkdir(parents=True)
         try:
-            self._write({"reserved": size})
+            write_text(building / MANIFEST, json.dumps({"reserved": size + MANIFEST_BYTES}))
+            _mark(building)
         except OSError:
-            self._abandon()
+            shutil.rmtree(building, ignore_errors=True)
             raise
+        return True
 
-    def run(self, fill: Fill) -> dict[str, Any]:
-        """Fill the folder and give it its name; or leave nothing behind."""
-        try:
-            facts = fill(self.folder)
-            self._write({"facts": facts, "files": self._sizes()})
-            with locked(self.root):
-                make_room(self.root, 0, self.limit)  # if it has become larger than reserved
-                self.folder.rename(self.final)
-                fcntl.flock(self.manifest, fcntl.LOCK_SH)
-        except BaseException:
-            with locked(self.root):
-                self._abandon()
-            raise
-        keep_open(self.final, self.manifest)
-        return facts
 
-    def _sizes(self) -> dict[str, int]:
-        return {
-            path.relative_to(self.folder).as_posix(): path.stat().st_size
-            for path in sorted(self.folder.rglob("*"))
-            if path.is_file() and path != self.folder / MANIFEST
-        }
-
-    def _write(self, manifest: dict[str, Any]) -> None:
-        """In place: the file is the lock, and nobody takes it for whole before the renaming."""
-        self.manifest.seek(0)
-        self.manifest.truncate()
-        self.manifest.write(json.dumps(manifest, indent=1).encode())
-        self.manifest.flush()
-        os.fsync(self.manifest.fileno())
-
-    def _abandon(self) -> None:
+def _build(final: Path, fill: Fill, limit: int | None) -> dict[str, Any]:
+    """Fill the folder and give it its name; or leave nothing behind."""
+    building = final.with_name(BUILDING + final.name)
+    try:
+        facts = fill(building)
+        text = json.dumps({"facts": facts, "files": _sizes(building)}, indent=1)
+        write_text(building / MANIFEST, text, durable=True)
+        with locked(_root(final)):
+            _make_room(_root(final), 0, limit)  # if it has become larger than reserved
+            building.rename(final)
+            _mark(final)
+            _unmark(building)
+    except BaseException:
         with suppress(OSError):  # what stopped the build is to be told, not this
-            discard(self.folder)
-        with suppress(OSError):  # it may have something that could not be written
-            self.manifest.close()
+            _discard(building)
+        with suppress(OSError), locked(_root(final)):
+            _unmark(building)
+        raise
+    return facts
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path != folder / MANIFEST
+    }
+
+
+def _make_room(root: Path, size: int, limit: int | None) -> None:
+    """Remove what was not used for the longest time until `size` more bytes fit, or refuse.
+
+    Nothing is removed if all of it would not be enough.
+    """
+    there = _scan(root)
+    unused = [entry for entry in there if not entry.in_use]
+    to_come = sum(entry.bytes - entry.written for entry in there)
+    free = shutil.disk_usage(root).free - to_come
+    used = sum(entry.bytes for entry in there)
+    missing = max(size - free if size else 0, 0 if limit is None else used + size - limit)
+    if missing > sum(entry.written for entry in unused):
+        held = sum(entry.bytes for entry in there if entry.in_use)
+        raise DataError(_no_room(root, size, free, limit, held))
+    for entry in unused:
+        if missing <= 0:
+            break
+        _discard(entry.folder)
+        missing -= entry.written
+
+
+def _no_room(root: Path, size: int, free: int, limit: int | None, held: int) -> str:
+    needed = f"{readable(size)} needed" if size else "more was written than was reserved"
+    allowed = "without limit" if limit is None else f"at most {readable(limit)}"
+    return (
+        f"{root}: no room in the cache: {needed}, {readable(max(free, 0))} free on the disk, "
+        f"{allowed} allowed, {readable(held)} in use by runs; make room on the disk, allow more "
+        "by federation.cache_limit or the variable KONSIL_CACHE_LIMIT, choose another folder by "
+        "federation.cache or the variable KONSIL_CACHE, or take a smaller federation.image_size"
+    )
+
+
+def _discard(folder: Path) -> None:
+    """Remove a folder of the cache: at once it is no entry any more, then its files go."""
+    aside = folder.with_name(f"{BUILDING}removed-{uuid.uuid4().hex}")
+    folder.rename(aside)
+    shutil.rmtree(aside)
+
+
+# --- what lies there, under the lock of the cache -----------------------------------------------
+
+
+def facts_if_whole(folder: Path) -> dict[str, Any] | None:
+    """What the manifest says, if every file that it lists is there with its size."""
+    manifest = _manifest(folder)
+    try:
+        sizes: dict[str, int] = manifest["files"]
+        whole = all((folder / name).stat().st_size == size for name, size in sizes.items())
+        facts: dict[str, Any] = manifest["facts"]
+    except (OSError, KeyError, TypeError, AttributeError):
+        return None
+    return facts if whole else None
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """What a folder's manifest says; nothing if there is none that can be read."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def _scan(root: Path) -> list[Entry]:
+    found = []
+    for place in (root, root / SYNTHETIC):
+        with suppress(FileNotFoundError):
+            found += [_entry(root, path) for path in place.iterdir() if _is_ours(path)]
+    return sorted(found, key=lambda entry: (entry.last_use, entry.name))
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether Konsil made this folder: a cache may lie in a folder with other things in it."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    return path.name.startswith(BUILDING) or {"files", "facts"} <= set(_manifest(path))
+
+
+def _entry(root: Path, folder: Path) -> Entry:
+    manifest = folder / MANIFEST
+    written = _bytes_in(folder)
+    return Entry(
+        name=folder.relative_to(root).as_posix(),
+        folder=folder,
+        bytes=max(written, _manifest(folder).get("reserved", 0)),
+        written=written,
+        last_use=(manifest if manifest.exists() else folder).stat().st_mtime,
+        in_use=_in_use(folder) or _is_anothers(manifest),
+        whole=not folder.name.startswith(BUILDING) and facts_if_whole(folder) is not None,
+    )
+
+
+def _bytes_in(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # a run that builds has files that come and go
+            total += 0 if path.is_dir() else path.lstat().st_size
+    return total
+
+
+# --- marks, under the lock of the cache ---------------------------------------------------------
+
+_kept: dict[Path, tuple[Path, FileIO]] = {}  # entry -> this process' mark, and the lock on it
+
+
+def _marks(folder: Path) -> Path:
+    return folder.parent / MARKS / folder.name
+
+
+def _mark(folder: Path) -> None:
+    """From now on this process uses an entry; children that it forks do, too."""
+    if folder in _kept and _kept[folder][0].exists():
+        return
+    _in_use(folder)  # sweeps the marks of the dead
+    mark = _marks(folder) / uuid.uuid4().hex
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    lock = take_lock(mark)
+    assert lock is not None  # nobody else knows its name
+    _kept[folder] = mark, lock
+
+
+def _unmark(folder: Path) -> None:
+    _, lock = _kept.pop(folder)
+    lock.close()
+    _in_use(folder)  # sweeps its mark
+
+
+def _in_use(folder: Path) -> bool:
+    """Whether a process that lives has marked an entry, or builds it."""
+    users = 0
+    with suppress(FileNotFoundError):
+        for mark in list(_marks(folder).iterdir()):
+            lock = take_lock(mark)
+            if lock is None:
+                users += 1
+                continue
+            with suppress(PermissionError):
+                mark.unlink()  # its process has ended
+            lock.close()
+    if not users:
+        with suppress(OSError):  # others are in use
+            _marks(folder).rmdir()
+            _marks(folder).parent.rmdir()
+    return users > 0
+
+
+def _is_anothers(manifest: Path) -> bool:
+    """Whether an entry belongs to another user: not ours to remove."""
+    return manifest.exists() and not os.access(manifest, os.W_OK)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import groupby
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile, Findings
 from konsil.data.image_with_masks import ImageWithMasks, open_with_masks, some
-from konsil.data.recipe import THREADS, UNNAMED, Digests, Reading, Recipe
+from konsil.data.recipe import UNNAMED, Digests, Reading, Recipe, in_threads
 from konsil.data.sources import Item
 
 Report = Callable[[str, int, int], None]
@@ -37,20 +37,17 @@ class _Decoder:
     recipe: Recipe
     digests: Digests
 
-    def __call__(self, items: list[Item]) -> list[_Decoded] | BadFile:
-        """The arrays of all wanted planes of one file, or why it cannot be used."""
-        try:
-            study = open_with_masks(self.root, items[0], self.recipe.reading(items[0].site))
-            self._check_unchanged(study)
-        except BadFile as bad:
-            return bad
-        brightest = int(study.raw.max()) if study.sixteen_bit else None
-        values = study.values
-        structures = frozenset(name for name, area in study.areas.items() if area)
+    def __call__(self, items: list[Item]) -> list[_Decoded]:
+        """The arrays of all wanted planes of one file. Raises BadFile if it cannot be used."""
+        opened = open_with_masks(self.root, items[0], self.recipe.reading(items[0].site))
+        self._check_unchanged(opened)
+        brightest = int(opened.raw.max()) if opened.sixteen_bit else None
+        values = opened.values
+        structures = frozenset(name for name, area in opened.areas.items() if area)
         return [
             _Decoded(
-                study.image(item.plane, self.recipe.channels, self.recipe.size),
-                self._target(study, item),
+                opened.image(item.plane, self.recipe.channels, self.recipe.size),
+                self._target(opened, item),
                 values,
                 structures,
                 brightest,
@@ -58,13 +55,13 @@ class _Decoder:
             for item in items
         ]
 
-    def _target(self, study: ImageWithMasks, item: Item) -> NDArray[Any]:
+    def _target(self, opened: ImageWithMasks, item: Item) -> NDArray[Any]:
         if self.recipe.classes:
             return np.array(self.recipe.classes.index(item.label), "<i8")
-        return study.target(item.plane, self.recipe.size)
+        return opened.target(item.plane, self.recipe.size)
 
-    def _check_unchanged(self, study: ImageWithMasks) -> None:
-        for name, found in study.digests.items():
+    def _check_unchanged(self, opened: ImageWithMasks) -> None:
+        for name, found in opened.digests.items():
             if found != self.digests[name]:
                 cure = "run again when it is at rest"
                 bad = BadFile("file that changed while it was read", cure)
@@ -97,12 +94,9 @@ def write_arrays(
     """
     found = Findings()
     seen: dict[str, _SiteFacts] = {}
-    with ThreadPool(THREADS) as pool:
-        files = [
-            list(group) for _, group in groupby(items, key=lambda item: (item.site, item.image))
-        ]
-        decoded = pool.imap(_Decoder(root, recipe, digests), files, chunksize=4)
-        results = _one_by_one(files, decoded, found)
+    files = [list(group) for _, group in groupby(items, key=lambda item: (item.site, item.image))]
+    with closing(in_threads(_Decoder(root, recipe, digests), files, found, chunk=4)) as decoded:
+        results = _one_by_one(files, decoded)
         for site, group in groupby(items, key=lambda item: item.site):
             seen[site] = _SiteFacts(recipe.reading(site))
             _write_site(folder / site, list(group), results, seen[site], report)
@@ -113,15 +107,11 @@ def write_arrays(
 
 
 def _one_by_one(
-    files: list[list[Item]], decoded: Iterator[list[_Decoded] | BadFile], found: Findings
+    files: list[list[Item]], decoded: Iterator[list[_Decoded] | None]
 ) -> Iterator[_Decoded | None]:
     """The planes of all files in their order; None for each that is not to be had."""
-    for items, result in zip(files, decoded, strict=True):
-        if isinstance(result, BadFile):
-            found.add_file(result.name, result)
-            yield from [None] * len(items)
-        else:
-            yield from result
+    for items, planes in zip(files, decoded, strict=True):
+        yield from [None] * len(items) if planes is None else planes
 
 
 class _SiteFacts:

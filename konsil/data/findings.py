@@ -24,6 +24,9 @@ class Findings:
     def __init__(self) -> None:
         self._places: dict[tuple[str, str], list[str]] = {}
 
+    def __len__(self) -> int:
+        return sum(map(len, self._places.values()))
+
     def add(self, what: str, where: str, cure: str) -> None:
         """One mistake of the kind `what`, at the file or site `where`."""
         self._places.setdefault((what, cure), []).append(where)

@@ -21,6 +21,7 @@ from konsil.data.intensity import OF_VOLUMES, to_eight_bit
 from konsil.data.magic import what_it_is
 from konsil.data.readers import (
     SIXTEEN_BIT,
+    Codes,
     eight_bit,
     fit,
     intensities,
@@ -32,8 +33,9 @@ from konsil.data.readers import (
     read_wide_colour,
     shrink,
 )
-from konsil.data.recipe import Codes, Reading, digest, mask_files
+from konsil.data.recipe import Reading, digest, mask_files
 from konsil.data.sources import SUFFIXES, Item
+from konsil.data.volumes import View, Volume, plane_spacing, planes, read_mask_volume, read_volume
 
 Named = tuple[str, NDArray[Any]]
 
@@ -68,7 +70,7 @@ class Mask:
 
 @dataclass(frozen=True)
 class ImageWithMasks:
-    """What one item's files hold, at their own size. A picture is a study of one plane."""
+    """What one item's files hold, at their own size. A picture has one plane."""
 
     kind: str  # PNG, JPEG, ... or volume
     raw: NDArray[Any]  # [N, H, W] or [N, H, W, C]: intensities as the file has them
@@ -165,8 +167,6 @@ class _Opener:
         return read_mask(data, self.reading.colours)[None]
 
     def volume(self) -> ImageWithMasks:
-        from konsil.data.volumes import planes, read_volume
-
         reading, path = self.reading, self.root / self.item.image
         self.digests[self.item.image] = digest(path)
         volume = read_volume(path, reading.channel, reading.series)
@@ -183,9 +183,7 @@ class _Opener:
             digests=self.digests,
         )
 
-    def _volume_mask(self, name: str, volume: Any) -> NDArray[Any]:
-        from konsil.data.volumes import planes, read_mask_volume
-
+    def _volume_mask(self, name: str, volume: Volume) -> NDArray[Any]:
         self.current = name
         self.digests[name] = digest(self.root / name)
         values = read_mask_volume(
@@ -231,9 +229,7 @@ class _Opener:
         return data
 
 
-def _spacing(volume: Any, view: Any) -> tuple[float, float, float]:
-    from konsil.data.volumes import plane_spacing
-
+def _spacing(volume: Volume, view: View) -> tuple[float, float, float]:
     row, column = plane_spacing(volume, view)
     between = float(np.prod(volume.spacing)) / (row * column)
     return between, row, column

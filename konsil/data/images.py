@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from konsil.data.cache_room import keep
+from konsil.data.cache import keep
 from konsil.errors import DataError
 
 

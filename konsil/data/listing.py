@@ -20,11 +20,11 @@ from konsil.data.sources import (
     VOLUME_SUFFIXES,
     Item,
     Patients,
+    Row,
     check_names,
     choose_sites,
     without_suffix,
 )
-from konsil.data.tables import check_splits_given
 from konsil.errors import DataError
 
 BY_FOLDER = "folder"  # labels: folder = the name of the image's folder is its class
@@ -57,10 +57,11 @@ def list_manifest(manifest: Manifest, wanted: Sequence[str] | None, found: Findi
     items: list[Item] = []
     notes: list[str] = []
     known = []
+    seen: set[str] = set()
     for site in sites:
-        reader = _SiteReader(manifest, site, found)
-        own = list(reader.items())
-        if not own and not reader.complained:
+        reader, before = _SiteReader(manifest, site, found), len(found)
+        own = list(reader.items(seen if manifest.rows else set()))
+        if not own and len(found) == before:
             found.add("site without images", site, "mend its patterns or its list")
         items += own
         notes += reader.notes
@@ -78,14 +79,15 @@ class _SiteReader:
         self.block = manifest.site(site)
         self.key = f"sites.{site}"
         self.classes = manifest.class_of(site)
-        self.patients = Patients(self.block.patient, f"{self.key}.patient")
+        pattern_key = manifest.key(f"{self.key}.patient", "federation.patient_pattern")
+        self.patients = Patients(self.block.patient, pattern_key)
         self.knows_patients = self.patients.known
         self.notes: list[str] = []
-        self.complained = False
 
-    def items(self) -> Iterator[Item]:
+    def items(self, seen: set[str]) -> Iterator[Item]:
+        """Its images; a list must not name those that were `seen`."""
         if self.block.list is not None:
-            yield from self._listed(self.block.list)
+            yield from self._listed(self.block.list, seen)
         elif self.manifest.task == "classification":
             yield from self._in_folders()
         else:
@@ -101,18 +103,18 @@ class _SiteReader:
                 matches[path] = stars
         if not matches:
             cure = f"mend {self.key}.{key} in {self.manifest.path.name}, or put the files there"
-            self._complain("pattern that matches no image", text, cure)
+            self.found.add("pattern that matches no image", text, cure)
         return matches
 
     def _usable(self, path: str) -> bool:
         full = self.manifest.root / path
         if not full.exists():
-            self._complain("link that leads nowhere", path, "mend the link or take it away")
+            self.found.add("link that leads nowhere", path, "mend the link or take it away")
         elif full.is_dir() or path.lower().endswith((*SUFFIXES, *VOLUME_SUFFIXES)):
             return True
         else:
             cure = f"images and masks are {ALL_READABLE}: mend the pattern or the file"
-            self._complain("file that is no image by its name", path, cure)
+            self.found.add("file that is no image by its name", path, cure)
         return False
 
     def _pairs(self) -> Iterator[Item]:
@@ -149,28 +151,28 @@ class _SiteReader:
             if end in by_stars:
                 where = f"{by_stars[end]} and {path}"
                 cure = f"make {self.key}.{key} match one of them, or take one away"
-                self._complain("two masks for one image", where, cure)
+                self.found.add("two masks for one image", where, cure)
             by_stars.setdefault(end, path)
         ends = {image: stars[len(stars) - shared :] for image, stars in images.items()}
         missing = [image for image, end in ends.items() if end not in by_stars]
         for image in missing:
             cure = f"put its mask where {self.key}.{key} looks ({text}), or take the image away"
-            self._complain("image without a mask", image, cure)
+            self.found.add("image without a mask", image, cure)
         for end in sorted(by_stars.keys() - set(ends.values())):
             cure = f"put its image where {self.key}.images looks, or take the mask away"
-            self._complain("mask without an image", by_stars[end], cure)
+            self.found.add("mask without an image", by_stars[end], cure)
         first: dict[Stars, str] = {}
         for image, end in ends.items():
             if end in by_stars and first.setdefault(end, image) != image:
                 where = f"{by_stars[end]} for {first[end]} and {image}"
                 cure = f"give {self.key}.{key} as many stars as it takes to tell images apart"
-                self._complain("one mask for two images", where, cure)
+                self.found.add("one mask for two images", where, cure)
         return {image: by_stars[end] for image, end in ends.items() if end in by_stars}
 
     def _in_folders(self) -> Iterator[Item]:
         if self.block.labels != BY_FOLDER:
             cure = f"write labels: {BY_FOLDER}, or list: a CSV with a column for the class"
-            self._complain("classification without labels", f"{self.key}.labels", cure)
+            self.found.add("classification without labels", f"{self.key}.labels", cure)
             return
         assert self.block.images is not None
         for image, stars in self._find(self.block.images, "images").items():
@@ -185,7 +187,7 @@ class _SiteReader:
             self.site, image, "", patient, masks=tuple((name, paths[name]) for name in order)
         )
 
-    def _patient(self, image: str, stars: Stars = ()) -> str:
+    def _patient(self, image: str, stars: Stars) -> str:
         """Without a pattern the stars name the patient: the splits of a plain folder then stay."""
         return self.patients.of(image, without_suffix("/".join(stars) or image), self.found)
 
@@ -196,43 +198,38 @@ class _SiteReader:
         if label not in self.classes:
             known = ", ".join(sorted(self.classes))
             cure = f"classes in {self.manifest.path.name} knows {known}: add it, or mend the label"
-            self._complain("label that classes does not mention", f"{where}: {label}", cure)
+            self.found.add("label that classes does not mention", f"{where}: {label}", cure)
             return label
         return self.classes[label]
 
-    def _complain(self, what: str, where: str, cure: str) -> None:
-        self.complained = True
-        self.found.add(what, where, cure)
-
     # --- from a list ---
 
-    def _listed(self, listed: Listed) -> Iterator[Item]:
+    def _listed(self, listed: Listed, seen: set[str]) -> Iterator[Item]:
         path = self.manifest.root / listed.file
         if not self._inside(listed.file):
             return
-        read = _datalist if path.suffix.lower() == ".json" else read_table
-        columns, rows = read(path)
+        columns, rows = self._rows(path)
         listed = _with_usual_columns(listed, columns)
         self.knows_patients |= listed.patient is not None
-        seen: set[str] = set()
-        unlabelled = 0
         chosen = [row for row in rows if _chosen(row.cells, listed)]
-        for row in chosen:
-            if row.labels == {} and path.suffix.lower() == ".json":
-                unlabelled += 1
-                continue
-            item = self._row_item(path, row, listed)
-            if item is None:
-                continue
+        labelled = [row for row in chosen if row.labels != {}]
+        for item in filter(None, (self._row_item(path, row, listed) for row in labelled)):
             if item.image in seen:
-                self._complain("image listed twice", item.image, "keep one row an image")
+                self.found.add("image listed twice", item.image, "keep one row an image")
             seen.add(item.image)
             yield item
-        if unlabelled:
-            self.notes.append(f"site {self.site}: {unlabelled} entries without a label left out")
+        if len(labelled) < len(chosen):
+            count = len(chosen) - len(labelled)
+            self.notes.append(f"site {self.site}: {count} entries without a label left out")
         if listed.where and not chosen:
             wanted = ", ".join(f"{k} = {v}" for k, v in listed.where.items())
-            self._complain("list without a row for its site", f"{path.name}: {wanted}", "mend it")
+            self.found.add("list without a row for its site", f"{path.name}: {wanted}", "mend it")
+
+    def _rows(self, path: Path) -> tuple[Sequence[str], Sequence[Row]]:
+        if self.manifest.rows is not None:
+            rows = self.manifest.rows(self.site, self.found)
+            return list(rows[0].cells) if rows else [], rows
+        return (_datalist if path.suffix.lower() == ".json" else read_table)(path)
 
     def _row_item(self, path: Path, row: Row, listed: Listed) -> Item | None:
         where = f"{path.name}, {row.where}"
@@ -248,8 +245,9 @@ class _SiteReader:
         split = PARTS.get(str(cells.get("split") or row.split).lower(), "")
         if (cells.get("split") or row.split) and not split:
             cure = f"a split is one of {', '.join(SPLITS)}"
-            self._complain("unknown split", f"{where}: {cells.get('split')}", cure)
-        patient = str(cells["patient"]) if "patient" in cells else self._patient(image)
+            self.found.add("unknown split", f"{where}: {cells.get('split')}", cure)
+        alone = row.alone or without_suffix(image)
+        patient = cells.get("patient") or self.patients.of(image, alone, self.found)
         labels = row.labels or str(cells["label"])
         return self._listed_item(image, labels, patient, split, path)
 
@@ -265,7 +263,7 @@ class _SiteReader:
             if set(labels) != set(names):
                 cure = f"structures in {self.manifest.path.name} names {', '.join(names) or 'none'}"
                 where = f"{image}: {', '.join(labels)}"
-                self._complain("labels of other structures than the file's", where, cure)
+                self.found.add("labels of other structures than the file's", where, cure)
                 return None
             masks = tuple((name, self._path(str(labels[name]), path)) for name in names)
             there = [self._is_file(mask) for _, mask in masks]  # every missing one is reported
@@ -279,12 +277,12 @@ class _SiteReader:
         except (KeyError, ValueError, IndexError):
             names = ", ".join(cells)
             cure = f"set {self.key}.list.{key} to a column, or a template of columns: {names}"
-            self._complain(f"missing column for the {key}", where.split(",")[0], cure)
+            self.found.add(f"missing column for the {key}", where.split(",")[0], cure)
             return None
         if not text.strip():
-            self._complain("row with an empty cell", f"{where}: {column}", "fill it in")
+            self.found.add("row with an empty cell", f"{where}: {column}", "fill it in")
             return None
-        return text.strip()
+        return text
 
     def _path(self, text: str, listed_in: Path) -> str:
         """A path of a list starts at the list's folder; here all start at the manifest's."""
@@ -297,7 +295,7 @@ class _SiteReader:
             cure = (
                 "paths are relative and stay in the federation's folder: move the file or mend it"
             )
-            self._complain("path that leaves the federation's folder", path, cure)
+            self.found.add("path that leaves the federation's folder", path, cure)
             return False
         return True
 
@@ -307,22 +305,13 @@ class _SiteReader:
         if not (self.manifest.root / path).exists():
             broken = (self.manifest.root / path).is_symlink()
             what = "link that leads nowhere" if broken else "missing file"
-            self._complain(what, path, "mend the list or put the file there")
+            cure = "paths start at the folder of the list: mend the list or put the file there"
+            self.found.add(what, path, cure)
             return False
         return self._usable(path)
 
 
 # --- lists --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Row:
-    """One row of a list."""
-
-    where: str
-    cells: Mapping[str, str]
-    split: str = ""
-    labels: Mapping[str, str] | None = None  # a datalist with several labels, or {} for none
 
 
 def read_table(path: Path) -> tuple[list[str], list[Row]]:
@@ -341,7 +330,7 @@ def read_table(path: Path) -> tuple[list[str], list[Row]]:
 
 
 def _texts(row: Mapping[str | Any, Any]) -> dict[str, str]:
-    return {str(k): v if isinstance(v, str) else "" for k, v in row.items() if k is not None}
+    return {k: v.strip() if isinstance(v, str) else "" for k, v in row.items() if k is not None}
 
 
 def _datalist(path: Path) -> tuple[list[str], list[Row]]:
@@ -374,7 +363,7 @@ def _datalist_row(entry: Any, where: str, split: str) -> Row:
         return Row(where, {"image": entry}, split, {})
     if not isinstance(entry, dict):
         raise DataError(f'{where} is {entry!r}; an entry looks like {{"image": ..., "label": ...}}')
-    plain = {k: str(v) for k, v in entry.items() if not isinstance(v, dict | list)}
+    plain = {k: str(v).strip() for k, v in entry.items() if not isinstance(v, dict | list)}
     label = entry.get("label")
     if label is None:
         return Row(where, plain, split, {})
@@ -429,3 +418,15 @@ def _with_splits(manifest: Manifest, items: list[Item], found: Findings) -> list
             found.add("image without a split", f"{item.site}: {item.image}", cure)
         done.append(replace(item, split=split))
     return done
+
+
+def check_splits_given(items: Sequence[Item], found: Findings) -> None:
+    """Splits from the file are taken as they are, but no patient may stand on two sides."""
+    where: dict[tuple[str, str], set[str]] = {}
+    for item in items:
+        where.setdefault((item.site, item.patient), set()).add(item.split)
+    for (site, patient), splits in sorted(where.items()):
+        if len(splits) > 1:
+            names = ", ".join(name for name in SPLITS if name in splits)
+            cure = "give all images of a patient the same split"
+            found.add("patient in more than one split", f"{patient} of {site}: {names}", cure)

@@ -7,16 +7,21 @@ otherwise. Paths are relative to the file's folder and never leave it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self, TypeGuard
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from konsil.config import Block, explain, parse_yaml
+from konsil.data.findings import Findings
 from konsil.data.intensity import Percentiles, Window
-from konsil.data.recipe import UNNAMED, Codes, Reading
+from konsil.data.readers import Codes
+from konsil.data.recipe import UNNAMED, Reading
+from konsil.data.sources import Row
+from konsil.data.volumes import View
 from konsil.errors import ConfigError, DataError
 
 NAME = "federation.yaml"
@@ -28,7 +33,7 @@ Classes = dict[str, list[Code]] | list[str]
 class Slices(Block):
     """How a volume becomes 2-D images."""
 
-    view: Literal["axial", "coronal", "sagittal"] = "axial"
+    view: View = "axial"
     which: Literal["all", "labelled"] = "labelled"
     every: int = Field(1, ge=1)  # of those, every n-th
 
@@ -175,17 +180,28 @@ class FederationFile(Shared):
         return self
 
 
+Rows = Callable[[str, Findings], Sequence[Row]]
+
+
 @dataclass(frozen=True)
 class Manifest:
-    """A federation file that was read, with what each site says in force."""
+    """A federation file that was read, with what each site says in force.
+
+    A plain folder or CSV (`path`) has no file: there `rows` lists a site's images.
+    """
 
     path: Path
     content: FederationFile
+    rows: Rows | None = None
 
-    @property
+    @cached_property
     def root(self) -> Path:
         """The folder that all paths are relative to."""
-        return self.path.parent
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def key(self, name: str, plain: str) -> str:
+        """What people call a key of the file; `plain` where there is none."""
+        return name if self.rows is None else plain
 
     @property
     def task(self) -> str:
@@ -234,7 +250,7 @@ class Manifest:
             channel=block.channel,
             series=block.series,
             check_geometry=block.geometry == "check",
-            mapping=f"structures in {self.path.name}",
+            mapping=self.key(f"structures in {self.path.name}", "task.structures"),
         )
 
     def _structures(self, block: SiteBlock) -> tuple[tuple[str, Codes], ...]:

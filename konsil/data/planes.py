@@ -6,15 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
+from konsil.data.cache import named_errors
 from konsil.data.findings import BadFile, Findings
 from konsil.data.image_with_masks import ImageWithMasks, is_picture, open_with_masks
 from konsil.data.manifest import Slices
-from konsil.data.recipe import THREADS, Digests, Recipe
+from konsil.data.recipe import Digests, Recipe, in_threads
 from konsil.data.sources import Item
-from konsil.errors import DataError
 from konsil.files import write_text
 
 Report = Callable[[str, int, int], None]
@@ -40,16 +39,11 @@ def into_planes(
     scout = _Scout(root, recipe, slices, digests, notes)
     found = Findings()
     planes: dict[tuple[str, str], list[int]] = {}
-    with ThreadPool(THREADS) as pool:
-        for done, (item, result) in enumerate(
-            zip(volumes, pool.imap(scout, volumes), strict=True), 1
-        ):
-            if isinstance(result, BadFile):
-                found.add_file(result.name, result)
-                result = []
-            planes[item.site, item.image] = result
-            if report is not None:
-                report(item.site, done, len(volumes))
+    results = in_threads(scout, volumes, found)
+    for done, (item, result) in enumerate(zip(volumes, results, strict=True), 1):
+        planes[item.site, item.image] = result or []
+        if report is not None:
+            report(item.site, done, len(volumes))
     found.raise_if_any(root)
     return [
         made
@@ -76,18 +70,16 @@ class _Scout:
         self.root, self.recipe, self.slices = root, recipe, slices
         self.digests, self.notes = digests, notes
 
-    def __call__(self, item: Item) -> list[int] | BadFile:
+    def __call__(self, item: Item) -> list[int]:
         note = self.notes / f"{self._key(item)}.json"
         try:
             planes: list[int] = json.loads(note.read_text())
             return planes
         except (OSError, ValueError):
             pass
-        try:
-            planes = self._look(item)
-        except BadFile as bad:
-            return bad
-        _write(note, planes)
+        planes = self._look(item)
+        with named_errors(self.notes):
+            write_text(note, json.dumps(planes))
         return planes
 
     def _key(self, item: Item) -> str:
@@ -97,15 +89,15 @@ class _Scout:
         return hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:32]
 
     def _look(self, item: Item) -> list[int]:
-        study = open_with_masks(self.root, item, self.recipe.reading(item.site))
-        return chosen_planes(item, study, self.slices(item.site))
+        opened = open_with_masks(self.root, item, self.recipe.reading(item.site))
+        return chosen_planes(item, opened, self.slices(item.site))
 
 
-def chosen_planes(item: Item, study: ImageWithMasks, rule: Slices) -> list[int]:
+def chosen_planes(item: Item, opened: ImageWithMasks, rule: Slices) -> list[int]:
     """The slices that a site's rule asks for. Raises BadFile if there is none."""
-    planes = list(range(len(study.raw)))
-    if rule.which == "labelled" and study.masks:
-        planes = study.labelled()
+    planes = list(range(len(opened.raw)))
+    if rule.which == "labelled" and opened.masks:
+        planes = opened.labelled()
     if not planes:
         bad = BadFile(
             "volume without a labelled slice",
@@ -114,13 +106,3 @@ def chosen_planes(item: Item, study: ImageWithMasks, rule: Slices) -> list[int]:
         bad.name = item.image
         raise bad
     return planes[:: rule.every]
-
-
-def _write(note: Path, planes: list[int]) -> None:
-    try:
-        write_text(note, json.dumps(planes))
-    except OSError as error:
-        raise DataError(
-            f"{note.parent}: the cache cannot be written ({error.strerror or error}); make room or "
-            "choose another folder by federation.cache or the variable KONSIL_CACHE"
-        ) from None

@@ -13,9 +13,9 @@ from PIL import Image
 from konsil.data.findings import BadFile
 from konsil.data.intensity import Window, to_eight_bit
 from konsil.data.magic import what_it_is
-from konsil.data.recipe import Codes
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
+Codes = tuple[int, ...] | None  # the mask values of a structure; None: every one but background
 SIXTEEN_BIT = ("I", "I;16", "I;16B", "I;16L", "I;16N")
 
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 from konsil.data.findings import BadFile, Findings
 from konsil.data.intensity import Window
+from konsil.data.readers import Codes
 from konsil.data.sources import SUFFIXES, Item
+from konsil.data.volumes import View, is_volume, parts_of
 
 THREADS = min(8, os.cpu_count() or 1)  # PIL and hashing release the lock; results do not depend
 FORMAT = 1  # of the arrays; a change of the readers that changes pixels raises it
 
+T = TypeVar("T")
+R = TypeVar("R")
 Digests = Mapping[str, str]  # file, relative to the federation's folder -> sha256 of its bytes
-Codes = tuple[int, ...] | None  # the mask values of a structure; None: every one but background
-View = Literal["axial", "coronal", "sagittal"]
 UNNAMED: tuple[tuple[str, Codes], ...] = (("foreground", None),)  # masks that nobody explains
 
 
@@ -77,25 +79,36 @@ def mask_files(item: Item) -> list[str]:
 def hash_files(root: Path, names: Sequence[str]) -> Digests:
     """The sha256 of every file: content decides what is cached, never a date or a path."""
     found = Findings()
-    with ThreadPool(THREADS) as pool:
-        results = pool.map(lambda name: _digest_or_bad(root / name), names, chunksize=16)
-    for name, result in zip(names, results, strict=True):
-        if isinstance(result, BadFile):
-            found.add_file(name, result)
+    digests = list(in_threads(lambda name: digest(root / name), names, found, chunk=16))
     found.raise_if_any(root)
-    return {name: str(result) for name, result in zip(names, results, strict=True)}
+    return {name: str(one) for name, one in zip(names, digests, strict=True)}
 
 
-def _digest_or_bad(path: Path) -> str | BadFile:
-    try:
-        return digest(path)
-    except BadFile as bad:
-        return bad
+def in_threads(
+    work: Callable[[T], R], things: Sequence[T], found: Findings, chunk: int = 1
+) -> Generator[R | None]:
+    """What `work` gives for each thing, in their order; None for a bad file, which is noted."""
+
+    def safely(thing: T) -> R | BadFile:
+        try:
+            return work(thing)
+        except BadFile as bad:
+            bad.name = bad.name or str(thing)
+            return bad
+
+    with ThreadPool(THREADS) as pool:
+        for result in pool.imap(safely, things, chunksize=chunk):
+            if isinstance(result, BadFile):
+                found.add_file(result.name, result)
+                yield None
+            else:
+                yield result
 
 
 def digest(path: Path) -> str:
     """The sha256 of a file; of a volume in several files, over the name and sha256 of each."""
-    parts = _parts(path)
+    picture = path.suffix.lower() in SUFFIXES
+    parts = parts_of(path) if not picture and is_volume(path) else [path]
     try:
         digests = [hashlib.sha256(part.read_bytes()) for part in parts]
     except OSError as error:
@@ -105,14 +118,6 @@ def digest(path: Path) -> str:
         return digests[0].hexdigest()
     named = zip(parts, digests, strict=True)  # names count: masks may be paired by them
     return hashlib.sha256(b"".join(p.name.encode() + d.digest() for p, d in named)).hexdigest()
-
-
-def _parts(path: Path) -> list[Path]:
-    if path.suffix.lower() in SUFFIXES:  # pictures need no library for volumes
-        return [path]
-    from konsil.data.volumes import is_volume, parts_of
-
-    return parts_of(path) if is_volume(path) else [path]
 
 
 def fingerprint(recipe: Recipe, items: Sequence[Item], digests: Digests) -> str:

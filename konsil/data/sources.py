@@ -1,9 +1,9 @@
-"""What the two ways of listing a federation, folders and CSV, have in common."""
+"""An image with its label as it is listed, and what the names of files and sites say."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -34,6 +34,17 @@ class Item:
     def name(self) -> str:
         """The image in messages: its file, and the slice of a volume."""
         return self.image if self.plane is None else f"{self.image} (slice {self.plane})"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a list: a line of a CSV, an entry of a datalist, an image of a plain folder."""
+
+    where: str
+    cells: Mapping[str, str]
+    split: str = ""
+    labels: Mapping[str, str] | None = None  # a datalist with several labels, or {} for none
+    alone: str = ""  # the patient, if nothing else is said; default: the image without its suffix
 
 
 class Patients:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from konsil.data.sources import SPLITS, Item
 from konsil.errors import DataError
+from konsil.randomness import digest
 
 Fractions = tuple[float, float, float]
 Wanted = dict[str, float]  # split -> its fraction of the images that are divided
@@ -76,7 +76,9 @@ def split_patients(
     nearest: dict[str, str] = {}
     smallest_miss = float("inf")
     for attempt in range(DRAWS):
-        order = sorted(images, key=lambda p: _shuffle_key(seed, site, attempt, p))
+        # a hash rather than a random generator: the same on every machine and version
+        place = {p: digest(seed, site, attempt, p, between="\0") for p in images}
+        order = sorted(images, key=place.__getitem__)
         splits, miss = _assign(order, images, fractions)
         if miss < smallest_miss:
             nearest, smallest_miss = splits, miss
@@ -114,11 +116,6 @@ def _need(lacking: dict[str, float], images: Counter[str]) -> tuple[float, float
     """How much a split wants these images: by their classes, then by images of any class."""
     of_their_kind = sum(count * lacking[kind] for kind, count in images.items())
     return of_their_kind, sum(lacking.values())
-
-
-def _shuffle_key(seed: int, site: str, attempt: int, patient: str) -> bytes:
-    """A hash rather than a random generator: the same on every machine and version."""
-    return hashlib.sha256(f"{seed}\0{site}\0{attempt}\0{patient}".encode()).digest()
 
 
 def _too_few(site: str, images: dict[str, Counter[str]]) -> str:

@@ -64,7 +64,7 @@ def _disk(state: Path) -> Finding:
 
 
 def _memory() -> Finding:
-    import psutil  # comes with FLARE
+    import psutil  # of the extra "flare"
 
     free = psutil.virtual_memory().available  # what only caches files can be had as well
     verdict: Verdict = "ok" if free > FREE_MEMORY else "warning"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -14,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from konsil.errors import RunError
+from konsil.files import take_lock
 
 Report = Callable[[str], None]
 PARENT = "KONSIL_PARENT"  # the environment variable that names the parent's process
@@ -120,17 +120,8 @@ def alone_in(folder: Path, who: str, patience: float = 30.0) -> Iterator[int]:
     What is left of a tree that was killed needs a moment to notice: hence the patience.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder / ".running", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        end = time.monotonic() + patience
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > end:
-                    raise RunError(f"{folder}: {who} runs here already") from None
-                time.sleep(GLANCE)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    lock = take_lock(folder / ".running", patience)
+    if lock is None:
+        raise RunError(f"{folder}: {who} runs here already")
+    with lock:
+        yield lock.fileno()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import platform
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import torch
 import yaml
@@ -23,7 +23,7 @@ from konsil.federation.examiner import CHECKPOINTS, Checkpoint, Examiner
 from konsil.federation.plan import Job, Plan
 from konsil.federation.server import Record, Server
 from konsil.federation.state import StateFiles
-from konsil.files import remove_parts, write_text
+from konsil.files import remove_parts, take_lock, write_text
 from konsil.observers.eventlog import EventLog
 
 Observer = Callable[[dict[str, Any]], None]
@@ -36,7 +36,7 @@ class Run:
     def __init__(self, plan: Plan, folder: Path, observers: Sequence[Observer] = ()) -> None:
         self.plan, self.folder = plan, folder
         self.observers = list(observers)
-        self._lock: TextIO | None = None
+        self._lock: FileIO | None = None
 
     def prepare(self, resume: bool, write_splits: Callable[[Path], None] | None) -> None:
         """Claim a new folder, or make sure that the old one holds this very plan.
@@ -177,14 +177,12 @@ class Run:
             observer({"event": event, **facts})
 
 
-def lock(folder: Path) -> TextIO:
+def lock(folder: Path) -> FileIO:
     """Only one process works in a run folder; the lock goes with the process, however it ends."""
-    file = open(folder / ".lock", "w")  # noqa: SIM115  held as long as the run
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        raise RunError(f"{folder}: another process is working on this run") from None
-    return file
+    taken = take_lock(folder / ".lock")
+    if taken is None:
+        raise RunError(f"{folder}: another process is working on this run")
+    return taken
 
 
 def _hidden(path: Path) -> bool:

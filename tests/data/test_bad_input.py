@@ -256,7 +256,8 @@ def test_empty_csv(site):
 
 def test_csv_with_an_empty_cell(site):
     refused_table(site, "empty cell", "line 10: image", rows=[*ROWS, "a,,a/masks/p0.png"])
-    refused_table(site, "empty cell", "line 10: image, label", rows=[*ROWS, "a"])
+    refused_table(site, "empty cell", "line 10: image", "line 10: label", rows=[*ROWS, "a"])
+    refused_table(site, "empty cell", "line 10: site", rows=[*ROWS, ",a/images/p0.png,x"])
 
 
 def test_csv_with_a_missing_file(site):
@@ -267,14 +268,21 @@ def test_csv_with_a_missing_file(site):
 @pytest.mark.parametrize("path", ["../outside.png", "a/../../outside.png", "/etc/hostname"])
 def test_csv_path_that_leaves_the_folder(site, path):
     site.image("../outside.png")
-    refused_table(site, "leaves the CSV's folder", rows=[*ROWS, f"a,{path},a/masks/p0.png"])
-    refused_table(site, "leaves the CSV's folder", rows=[*ROWS[1:], f"a,a/images/p0.png,{path}"])
+    refused_table(site, "leaves the federation", rows=[*ROWS, f"a,{path},a/masks/p0.png"])
+    refused_table(
+        site, "leaves the federation's folder", rows=[*ROWS[1:], f"a,a/images/p0.png,{path}"]
+    )
 
 
 def test_csv_with_an_image_twice(site):
     refused_table(site, "listed twice", "a/images/p0.png", rows=[*ROWS, ROWS[0]])
     twice = "a,a/./images/p0.png,a/masks/p0.png"
     refused_table(site, "listed twice", "a/images/p0.png", rows=[*ROWS, twice])
+
+
+def test_csv_with_an_image_at_two_sites(site):
+    rows = [*ROWS, *(row.replace("a,", "b,", 1) for row in ROWS)]
+    refused_table(site, "listed twice", "a/images/p0.png", rows=rows)
 
 
 def test_csv_with_an_unknown_site_in_the_experiment(site):
@@ -287,8 +295,8 @@ def test_csv_with_a_site_that_is_no_folder_name(site):
 
 
 def test_csv_with_an_unknown_split(site):
-    rows = [f"{row},training" for row in ROWS]
-    refused_table(site, "unknown split", "line 2: training", "train, val, test",
+    rows = [f"{row},morning" for row in ROWS]
+    refused_table(site, "unknown split", "line 2: morning", "train, val, test",
                   rows=rows, header="site,image,label,split")  # fmt: skip
 
 
@@ -303,4 +311,5 @@ def test_csv_with_a_patient_in_two_splits(site):
 
 def test_csv_with_an_empty_split(site):
     rows = [f"{row},{'val' if i else 'train'}" for i, row in enumerate(ROWS)]
-    refused_table(site, "empty split", "a: test", rows=rows, header="site,image,label,split")
+    # what is not given is cut from train, where one patient cannot be divided
+    refused_table(site, "site a: 1 patient(s)", rows=rows, header="site,image,label,split")

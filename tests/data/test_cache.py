@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from konsil import data
-from konsil.data import cache, cache_room, decode
+from konsil.config import usual_cache
+from konsil.data import cache, recipe
 from konsil.data.synthetic import FEDERATIONS
 from konsil.errors import DataError
 
@@ -20,6 +21,11 @@ from konsil.errors import DataError
 def entry_files(folder: Path) -> dict[str, bytes]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def in_cache(folder: Path) -> list[Path]:
+    """What lies in a cache, the marks of those who use it left out."""
+    return [path for path in folder.iterdir() if path.name != cache.MARKS]
 
 
 def decoded(build, **options):
@@ -94,7 +100,7 @@ def test_a_change_that_keeps_size_and_date_is_seen(build):
 def test_threads_change_nothing(build, monkeypatch, threads):
     build.pairs("a", 30)
     files = entry_files(build.open().folder)
-    monkeypatch.setattr(decode, "THREADS", threads)
+    monkeypatch.setattr(recipe, "THREADS", threads)
     again = build.open(cache=build.cache / "again")
     assert entry_files(again.folder) == files
 
@@ -131,7 +137,7 @@ def test_a_damaged_entry_is_rebuilt(build, damage):
     damage(folder)
     assert len(decoded(build)) == 6
     assert entry_files(folder) == whole
-    assert [path.name for path in build.cache.iterdir()] == [folder.name]
+    assert [path.name for path in in_cache(build.cache)] == [folder.name]
 
 
 def test_opening_a_damaged_array_is_a_clear_error(build):
@@ -162,7 +168,7 @@ def test_many_runs_build_one_entry_at_the_same_time(build):
     assert not errors
     assert len({federation.folder for federation in found}) == 1
     assert len(decodings) == 20  # one builds, the others wait
-    assert [path.name for path in build.cache.iterdir()] == [found[0].folder.name]
+    assert [path.name for path in in_cache(build.cache)] == [found[0].folder.name]
     assert cache.facts_if_whole(found[0].folder) is not None
 
 
@@ -184,8 +190,8 @@ def test_a_kill_while_decoding_leaves_no_entry(build):
     build.pairs("a", 8)
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(build.root), str(build.cache)]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-    [left] = build.cache.iterdir()
-    assert left.name.startswith(cache_room.BUILDING)
+    [left] = in_cache(build.cache)
+    assert left.name.startswith(cache.BUILDING)
     decoded(build, image_size=32)
     assert not left.exists()  # the next run that builds anything sweeps it
     assert len(decoded(build)) == 8
@@ -209,7 +215,7 @@ def test_a_cache_that_cannot_be_written(build):
 def test_synthetic_federation_that_lost_files_is_written_again(build):
     counts = {min(FEDERATIONS["retina"].images): 4}
     before = build.open(synthetic="retina", images=counts).fingerprint
-    [folder] = (build.cache / "synthetic").iterdir()
+    [folder] = in_cache(build.cache / "synthetic")
     for path in list(folder.rglob("*.png"))[:2]:
         path.unlink()
     assert build.open(synthetic="retina", images=counts).fingerprint == before
@@ -220,3 +226,14 @@ def test_manifest_states_sizes(build):
     folder = build.open().folder
     manifest = json.loads((folder / "federation.json").read_text())
     assert manifest["files"]["a/train/images.npy"] == 128 + 2 * 3 * 16 * 16
+
+
+def test_the_usual_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("KONSIL_CACHE", str(tmp_path / "here"))
+    assert usual_cache() == tmp_path / "here"
+    monkeypatch.delenv("KONSIL_CACHE")
+    if sys.platform == "linux":
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+        assert usual_cache() == tmp_path / "konsil"
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        assert usual_cache() == Path.home() / ".cache" / "konsil"

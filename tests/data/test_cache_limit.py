@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from konsil import data
-from konsil.data import cache, cache_room
+from konsil.data import cache
 from konsil.data.cache import entries, folder_once, remove
 from konsil.data.decode import bytes_of
 from konsil.data.recipe import Recipe
@@ -56,11 +56,16 @@ def unused(root, *names, size=MB):
     for place, name in enumerate(names):
         elsewhere(put, root, name, size)
         last_use = time.time() - 1000 + place
-        os.utime(root / name / cache_room.MANIFEST, (last_use, last_use))
+        os.utime(root / name / cache.MANIFEST, (last_use, last_use))
 
 
 def names(root):
     return {entry.name for entry in entries(root)}
+
+
+def in_cache(root):
+    """What lies there, the marks of those who use it left out."""
+    return [path.name for path in root.iterdir() if path.name != cache.MARKS]
 
 
 def total(root):
@@ -166,7 +171,7 @@ def test_what_a_killed_run_left_is_swept_and_does_not_count(tmp_path):
     assert not left.in_use
     assert not left.whole
     put(tmp_path, "mine", limit=MB + ROOM)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    assert in_cache(tmp_path) == ["mine"]
 
 
 def test_a_run_waits_for_the_one_that_builds_the_same(tmp_path):
@@ -188,7 +193,7 @@ def test_a_run_waits_for_the_one_that_builds_the_same(tmp_path):
         run.join()
     assert sorted(run.exitcode for run in runs) == [-signal.SIGKILL, 0, 0, 0, 0, 0]
     assert fills.value == 10
-    assert [path.name for path in tmp_path.iterdir()] == ["same"]
+    assert in_cache(tmp_path) == ["same"]
 
 
 def test_many_make_room_at_the_same_time(tmp_path):
@@ -258,28 +263,46 @@ def test_listing_and_removing(tmp_path):
         ("c", False, True),
         ("mine", True, True),
     ]
-    manifest = (tmp_path / "a" / cache_room.MANIFEST).stat()
+    manifest = (tmp_path / "a" / cache.MANIFEST).stat()
     assert listed[0].bytes == 1000 + manifest.st_size
     assert listed[0].last_use == manifest.st_mtime
-    assert [entry.name for entry in remove(tmp_path, ["b"])] == ["b"]
-    with pytest.raises(DataError, match=r"no entry nobody"):
-        remove(tmp_path, ["a", "nobody"])
-    with pytest.raises(DataError, match=r"mine is in use"):
-        remove(tmp_path, ["mine"])
-    assert names(tmp_path) == {"a", "c", "mine"}
-    assert [entry.name for entry in remove(tmp_path)] == ["a", "c"]
+    assert [entry.name for entry in remove(tmp_path)] == ["a", "b", "c"]
     assert names(tmp_path) == {"mine"}
+
+
+def test_the_marks_of_processes_that_ended_are_swept(tmp_path):
+    for _ in range(3):
+        elsewhere(put, tmp_path, "a")
+    put(tmp_path, "a")
+    assert len(list((tmp_path / cache.MARKS / "a").iterdir())) == 1
+    elsewhere(put, tmp_path, "b")
+    assert [entry.name for entry in remove(tmp_path)] == ["b"]
+    assert [path.name for path in (tmp_path / cache.MARKS).iterdir()] == ["a"]
+
+
+def test_an_entry_that_this_process_used_is_rebuilt_after_another_died_at_it(tmp_path):
+    """What is left of the dead must not be taken for something that is still being built."""
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    put(tmp_path, "a")
+    shutil.rmtree(tmp_path / "a")
+    start(put, tmp_path, "a", pause=die).join()
+    assert in_cache(tmp_path) == [f"{cache.BUILDING}a"]
+    put(tmp_path, "a")
+    assert in_cache(tmp_path) == ["a"]
 
 
 def test_what_is_not_konsils_is_left_alone(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "text").write_bytes(bytes(5 * MB))
     (tmp_path / "other").mkdir()
-    (tmp_path / "other" / cache_room.MANIFEST).write_text('{"sites": []}')
+    (tmp_path / "other" / cache.MANIFEST).write_text('{"sites": []}')
     (tmp_path / "link").symlink_to(tmp_path / "thesis")
     put(tmp_path, "a", limit=MB + ROOM)
     assert names(tmp_path) == {"a"}
-    assert {path.name for path in tmp_path.iterdir()} == {"thesis", "other", "link", "a"}
+    assert set(in_cache(tmp_path)) == {"thesis", "other", "link", "a"}
 
 
 def test_synthetic_federations_are_entries_too(build):

@@ -1,5 +1,7 @@
 import csv
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -220,6 +222,21 @@ def test_csv_splits_are_taken_as_they_are(build):
     assert federation.counts == {"a": {"train": 1, "val": 1, "test": 2}}
 
 
+def test_what_a_csv_does_not_give_is_cut_from_train(build):
+    build.pairs("a", 8)
+    rows = [
+        f"a,a/images/p{i}.png,a/masks/p{i}.png,{'test' if i < 2 else 'training'}" for i in range(8)
+    ]
+    federation = build.open(csv=build.table(*rows, header="site,image,label,split"))
+    assert federation.counts["a"] == {"train": 4, "val": 2, "test": 2}
+
+
+def test_spaces_at_the_ends_of_folder_names_are_kept(build):
+    build.classes(" a", **{" ill": 4, "well ": 4})
+    federation = build.open(CLASSIFICATION)
+    assert (federation.sites, federation.labels) == ([" a"], [" ill", "well "])
+
+
 def test_csv_classification_with_extra_columns_and_byte_order_mark(build):
     build.classes("a", normal=4, tumour=4)
     rows = [f"x, a/{c}/{i}.png, {c}, 63" for c in ("normal", "tumour") for i in range(4)]
@@ -282,10 +299,10 @@ def test_synthetic_fills_in_what_the_experiment_leaves_out(build):
     assert federation.channels == own.channels == 1
     assert federation.labels == list(own.structures)
     assert sum(federation.patients[federation.sites[0]].values()) == 3
-    written = list((build.cache / "synthetic").iterdir())
+    written = list((build.cache / "synthetic").glob("[!.]*"))
     assert [path.name.split("-")[0] for path in written] == ["prostate"]
     assert build.open(synthetic="prostate", images=counts).fingerprint == federation.fingerprint
-    assert list((build.cache / "synthetic").iterdir()) == written
+    assert list((build.cache / "synthetic").glob("[!.]*")) == written
     assert build.open(synthetic="prostate", images=counts, channels=3).channels == 3
 
 
@@ -335,3 +352,9 @@ def test_real_data(build, shared_data, name, federation, task, images, patients)
     assert 0.05 < x.mean() < 0.95
     if y.ndim == 4:
         assert y.mean() > 0.01
+
+
+def test_what_people_do_before_training_does_without_torch():
+    rooms = "konsil.data, konsil.prepare.check, konsil.prepare.preview, konsil.prepare.importers"
+    code = f"import sys, {rooms}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

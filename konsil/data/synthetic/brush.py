@@ -5,7 +5,6 @@ Pictures are float64 arrays, channels first, until `to_bytes`; coordinates are p
 
 from __future__ import annotations
 
-import hashlib
 import io
 from functools import lru_cache
 
@@ -13,14 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from konsil.randomness import digest
+
 Array = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 
 
 def stream(*names: str | int) -> np.random.Generator:
     """A random stream that depends on these names alone, on every machine and in every order."""
-    digest = hashlib.sha256("/".join(map(str, names)).encode()).digest()
-    return np.random.default_rng(np.frombuffer(digest, dtype="<u4").tolist())
+    seed = np.frombuffer(digest(*names, between="/"), dtype="<u4")
+    return np.random.default_rng(seed.tolist())
 
 
 @lru_cache(maxsize=256)

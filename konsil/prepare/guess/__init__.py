@@ -16,10 +16,9 @@ from pathlib import Path
 import yaml
 
 from konsil.data.findings import Findings
-from konsil.data.listing import PARTS, Listing, list_manifest
+from konsil.data.listing import PARTS, Listing, check_splits_given, list_manifest
 from konsil.data.manifest import NAME, FederationFile, Manifest
 from konsil.data.sources import Item
-from konsil.data.tables import check_splits_given
 from konsil.errors import DataError
 from konsil.files import write_text
 from konsil.prepare.guess.content import look_at_images, look_at_masks
