@@ -13,7 +13,7 @@ from konsil.errors import RoundFailed
 from konsil.federation.engines.inprocess import InProcessEngine
 from konsil.federation.runner import Run
 from konsil.federation.site_worker import site_folder
-from konsil.federation.state import SiteState
+from konsil.federation.state import SiteState, StateFiles
 from konsil.ingredients.method import METHODS
 from konsil.ingredients.site import Site
 from konsil.methods.fedsm_extra import TwoPhases
@@ -127,7 +127,8 @@ def test_another_seed_gives_other_bits(make_plan, reference, tmp_path, name):
     plan = make_plan(methods=configured(name), rounds=1, seeds=[1])
     other = toy.train(plan, tmp_path)
     state = SiteState.load(
-        site_folder(tmp_path / plan.jobs[0].name, next(iter(states))) / "state.knsl", plan.hash
+        site_folder(tmp_path / plan.jobs[0].name, next(iter(states))) / StateFiles.NAMES[0],
+        plan.hash,
     )
     mine, theirs = next(iter(states.values())).last or record.shared, state.last or other.shared
     assert all(not mine[part].equals(theirs[part]) for part in mine)

@@ -103,7 +103,7 @@ class Submitted:
         return {site: rounds for site, rounds in missed.items() if rounds}
 
 
-class Ward(Local):
+class Deployed(Local):
     """A server and its sites; `proxied` ones reach the server through a proxy of the test's."""
 
     def __init__(
@@ -189,11 +189,11 @@ def wait_for(condition: Callable[[], Any], what: str, patience: float = PATIENCE
     return time.monotonic() - begun
 
 
-def finish(run: Submitted, ward: Ward) -> float:
+def finish(run: Submitted, deployed: Deployed) -> float:
     """Wait until the run is over; it must have finished."""
     seconds = wait_for(
         lambda: run.outcome.state in ("finished", "failed"),
-        f"the end of {run.folder.name}; said:\n" + "\n".join(ward.said[-40:]),
+        f"the end of {run.folder.name}; said:\n" + "\n".join(deployed.said[-40:]),
     )
     assert run.outcome.state == "finished", run.outcome.reason
     return seconds

@@ -1,4 +1,4 @@
-"""A link without an engine: the parties of all sites in this process."""
+"""A link without an engine: the clients of all sites in this process."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from konsil.federation.messages import Failure
 class DirectLink:
     """Hands bytes over; keeps all that passed, for tests that look for what should not."""
 
-    def __init__(self, parties: Mapping[str, SiteClient]) -> None:
-        self.parties = dict(parties)
+    def __init__(self, clients: Mapping[str, SiteClient]) -> None:
+        self.clients = dict(clients)
         self.passed: list[tuple[str, str, bytes]] = []
         self.gone: set[str] = set()
         self.slow: set[str] = set()  # they compute, and answer after the deadline
@@ -34,7 +34,7 @@ class DirectLink:
                 continue
             message = messages[site]  # made when it is looked up
             self.passed.append((topic, site, message))
-            answer = self.parties[site].answer(topic, message)
+            answer = self.clients[site].answer(topic, message)
             self.passed.append((topic, site, answer))
             if site in self.slow:
                 self._late.append((site, answer))
@@ -50,15 +50,15 @@ class DirectLink:
         return late
 
 
-def parties(
+def clients(
     experiment: Experiment, folder: Path, sites: list[str], policies: Mapping[str, Policy] = {}
 ) -> dict[str, SiteClient]:
-    """One party a site; each opens its own part of the experiment's federation."""
+    """One client a site; each opens its own part of the experiment's federation."""
     block = experiment.federation.model_dump(exclude_unset=True)
     source: dict[str, Any] = {k: v for k, v in block.items() if k in ("folder", "csv", "file")}
     source |= {k: v for k, v in block.items() if k == "synthetic"}
     return {
-        site: SiteClient(site, source, policies.get(site, Policy()), folder / "parties" / site)
+        site: SiteClient(site, source, policies.get(site, Policy()), folder / "clients" / site)
         for site in sites
     }
 
@@ -67,6 +67,6 @@ def deploy(
     experiment: Experiment, folder: Path, sites: list[str], policies: Mapping[str, Policy] = {}
 ) -> DirectLink:
     """The whole experiment over a direct link; the run is in folder/run."""
-    link = DirectLink(parties(experiment, folder, sites, policies))
+    link = DirectLink(clients(experiment, folder, sites, policies))
     coordinate(without_places(experiment), sites, link, folder / "run")
     return link

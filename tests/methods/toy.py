@@ -26,7 +26,7 @@ from konsil.federation.plan import Plan
 from konsil.federation.runner import Run
 from konsil.federation.server import Record, Server
 from konsil.federation.site_worker import site_folder
-from konsil.federation.state import SiteState
+from konsil.federation.state import SiteState, StateFiles
 from konsil.ingredients.context import Context, Means, Upload
 from konsil.ingredients.learner import Learner
 from konsil.ingredients.method import Method, make_method
@@ -216,7 +216,7 @@ def train(plan: Plan, folder: Path, title: str = "", engine: Any = None) -> Reco
 def state_of(plan: Plan, folder: Path, site: str, title: str = "") -> SiteState:
     """What a site has on its disk."""
     job = plan.job(f"{title}/seed0") if title else plan.jobs[0]
-    return SiteState.load(site_folder(folder / job.name, site) / "state.knsl", plan.hash)
+    return SiteState.load(site_folder(folder / job.name, site) / StateFiles.NAMES[0], plan.hash)
 
 
 def whole_run(plan: Plan, folder: Path, resume: bool = False) -> list[Any]:
