@@ -1,3 +1,3 @@
 """Konsil: personalised federated learning for medical imaging."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

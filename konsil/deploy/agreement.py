@@ -242,13 +242,13 @@ def make_plan(
 
 def check_plan_is_ours(plan: Plan, shared: SharedPlan, site: str, answer: Opened) -> None:
     """A site trusts its own arithmetic: the hash, its own numbers, and its own code."""
+    if plan.version != __version__:
+        raise PolicyRefused(f"the plan is of Konsil {plan.version}, this site has {__version__}")
     if plan.hash != shared.hash:
         raise PolicyRefused(
             f"the plan's hash is {shared.hash}, this site computes {plan.hash}: it was changed "
             "on its way, or the code differs; install the same version of Konsil everywhere"
         )
-    if plan.version != __version__:
-        raise PolicyRefused(f"the plan is of Konsil {plan.version}, this site has {__version__}")
     if site not in plan.sites or plan.counts[site] != answer.counts:
         raise PolicyRefused(
             "the plan's counts of images are not those of this site's data now; bring the data "

@@ -34,7 +34,7 @@ from konsil.deploy.site_client import ACCEPTED
 from konsil.errors import KonsilError, RoundFailed, RunError, StateError
 from konsil.federation.messages import BadMessage, Failure, Reply, Request
 from konsil.federation.plan import Plan
-from konsil.federation.runner import Observer, Run, read_plan
+from konsil.federation.runner import Observer, Run, check_version, read_plan
 from konsil.report.figures import draw_figures
 
 S = TypeVar("S", bound=Said)
@@ -180,6 +180,7 @@ def _show_again(shared: SharedPlan, sites: Sequence[str], link: Link, audit: Aud
 def _unchanged_plan(folder: Path) -> Plan:
     """The plan of a run that goes on, as the sites have agreed to it."""
     facts = read_plan(folder)
+    check_version(folder, facts)
     plan = Plan.from_json(facts)
     if plan.hash != facts["hash"]:
         raise RunError(

@@ -67,7 +67,7 @@ class SiteClient:
 
     @classmethod
     def from_file(cls, path: Path, tell: Callable[[str], None] = lambda _: None) -> SiteClient:
-        """The party that `konsil site start` wrote down."""
+        """The client that `konsil site start` wrote down."""
         settings = json.loads(path.read_text(encoding="utf-8"))
         policy = read_policy(Path(settings["policy"]) if settings.get("policy") else None)
         return cls(

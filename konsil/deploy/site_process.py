@@ -1,4 +1,4 @@
-"""A site of a federation: its party and FLARE's client, kept in the foreground.
+"""A site of a federation: its own client and FLARE's, kept in the foreground.
 
     python -m konsil.deploy.site_process KIT SETTINGS
 
@@ -36,7 +36,7 @@ PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # before a process that keeps ending is st
 
 def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None:
     """Run the site until Ctrl-C or SIGTERM. All that must be kept is in its state folder."""
-    from konsil.deploy.flare.settings import PARTY_SOCKET
+    from konsil.deploy.flare.settings import CLIENT_SOCKET
     from konsil.deploy.flare.workspace import ENVIRONMENT, arguments, prepare
 
     kit = Kit.read(kit_folder, "site")
@@ -48,16 +48,16 @@ def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None
         stop_signals() as stopped,
     ):
         workspace = prepare(kit, state / "flare")
-        socket = f"{private}/party"  # a socket's path must be short
-        environment = {**ENVIRONMENT, PARTY_SOCKET: socket}
+        socket = f"{private}/client"  # a socket's path must be short
+        environment = {**ENVIRONMENT, CLIENT_SOCKET: socket}
 
-        def party() -> Child:
+        def computing() -> Child:
             Path(socket).unlink(missing_ok=True)
             files = [str(settings.absolute()), socket]
-            module = "konsil.deploy.party_process"
-            return Child(module, files, state / "party.log", hear, {}, [lock])
+            module = "konsil.deploy.client_process"
+            return Child(module, files, state / "client.log", hear, {}, [lock])
 
-        def client() -> Child:
+        def connected() -> Child:
             module, log = "konsil.deploy.flare.main", state / "console.log"
             return Child(module, arguments(kit, workspace), log, hear, environment, [lock])
 
@@ -66,10 +66,10 @@ def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None
                 report(line.removeprefix(SAY))
 
         report(f"site {kit.party} of {kit.federation}; log: {state / 'flare/log.txt'}")
-        kept = [Kept("party", party, report)]
+        kept = [Kept("site client", computing, report)]
         try:
             if wait_for_server(kit, stopped, report):
-                kept.append(Kept("FLARE client", client, report))
+                kept.append(Kept("FLARE client", connected, report))
             while not stopped.wait(WAIT):
                 for process in kept:
                     process.look()

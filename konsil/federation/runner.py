@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import torch
 import yaml
 
+from konsil import __version__
 from konsil.config import PLACES
 from konsil.errors import RunError
 from konsil.evaluation.results import CLIENT_AVERAGE, Row, write_results
@@ -67,6 +68,7 @@ class Run:
                 "another --out"
             )
         old = read_plan(self.folder)
+        check_version(self.folder, old)
         if old["hash"] != self.plan.hash:
             changed = differences(old, json.loads(json.dumps(self.plan.to_json())))
             raise RunError(
@@ -202,6 +204,16 @@ def read_plan(folder: Path) -> dict[str, Any]:
     except (OSError, yaml.YAMLError, KeyError, TypeError):
         raise RunError(f"{folder}: not a run folder (no readable plan.yaml)") from None
     return dict(facts)
+
+
+def check_version(folder: Path, plan: dict[str, Any]) -> None:
+    """What is kept between rounds is read by the version that wrote it, and by no other."""
+    if plan.get("version") != __version__:
+        raise RunError(
+            f"{folder}: this run was begun by Konsil {plan.get('version')}, this is Konsil "
+            f"{__version__}: run it to its end with that version, or begin a new run in another "
+            "folder"
+        )
 
 
 METHODS = "experiment.methods"

@@ -32,7 +32,7 @@ from konsil.report.audit import read_trail
 
 PATIENCE = 900.0  # seconds; only a hung run needs them
 GLANCE = 0.05
-PARTY = "konsil.deploy.party_process"
+COMPUTES = "konsil.deploy.client_process"
 
 
 def in_process(experiment: Experiment, folder: Path) -> Path:
@@ -160,7 +160,7 @@ class Deployed(Local):
         _signal(self._computing(site), signal.SIGCONT)
 
     def _computing(self, site: str) -> psutil.Process:
-        return next(p for p in self.tree(site) if PARTY in _command(p))
+        return next(p for p in self.tree(site) if COMPUTES in _command(p))
 
     def tree(self, party: str) -> list[psutil.Process]:
         """A party's process and all below it."""

@@ -413,6 +413,16 @@ def test_a_plan_that_was_changed_at_the_server_goes_no_further(experiment, tmp_p
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "failed"
 
 
+def test_a_run_that_an_older_server_began_goes_no_further(experiment, tmp_path):
+    e = experiment(rounds=2)
+    link = interrupted(e, tmp_path)
+    path = tmp_path / "run" / "plan.yaml"
+    path.write_text(path.read_text().replace(f"version: {__version__}", "version: 0.1.0"))
+    with pytest.raises(RunError, match=r"this run was begun by Konsil 0\.1\.0, this is Konsil"):
+        coordinate(without_places(e), SITES, link, tmp_path / "run")
+    assert link.passed == []
+
+
 def test_a_run_that_has_begun_keeps_its_plan(experiment, tmp_path):
     """A server that shows another plan, with the right hash, under the name of a known run."""
     link = interrupted(experiment(rounds=2), tmp_path)

@@ -13,9 +13,9 @@ import pytest
 from federations import SIZE
 
 from konsil.config import check_experiment
+from konsil.deploy.client_process import serve
 from konsil.deploy.coordinator import coordinate, without_places
 from konsil.deploy.guard import FILE
-from konsil.deploy.party_process import serve
 from konsil.deploy.policy import Policy
 from konsil.deploy.site_client import SiteClient
 from konsil.errors import RoundFailed
@@ -354,7 +354,7 @@ def socket(tmp_path_factory, monkeypatch):
 
     address = str(folder / "s")
     listener = Listener(address, family="AF_UNIX")
-    monkeypatch.setenv("KONSIL_PARTY", address)
+    monkeypatch.setenv("KONSIL_CLIENT", address)
     threading.Thread(target=serving, daemon=True).start()
     yield client
     listener.close()
@@ -374,7 +374,7 @@ def test_over_the_socket_a_long_message_is_refused_before_it_is_copied(socket):
 def test_over_the_socket_who_asks_and_leaves_holds_up_nobody(socket):
     executor = pytest.importorskip("konsil.deploy.flare.executor")
     for words in ([], [b"open"], [b"open", b"3"]):
-        with Client(executor.os.environ["KONSIL_PARTY"], family="AF_UNIX") as gone:
+        with Client(executor.os.environ["KONSIL_CLIENT"], family="AF_UNIX") as gone:
             for word in words:
                 gone.send_bytes(word)
     assert executor.ask("open", b"xyz", lambda: False) == b"openxyz"

@@ -197,6 +197,25 @@ def test_a_job_killed_before_it_could_tidy_up_is_tidied(finished, tmp_path):
     assert toy.what_remains(tmp_path / "run") == toy.what_remains(folder)
 
 
+OLDER = r"run: this run was begun by Konsil 0\.1\.0, this is Konsil .*: run it to its end with that"
+
+
+def test_a_run_of_an_older_version_is_not_gone_on_with(finished, tmp_path):
+    """Version 0.1.0 kept its states in files of its own, which nobody reads any more."""
+    plan, folder = finished
+    shutil.copytree(folder, tmp_path / "run")
+    old = read_plan(folder) | {"version": "0.1.0", "hash": "0" * 16}
+    (tmp_path / "run" / "plan.yaml").write_text(yaml.safe_dump(old))
+    job = tmp_path / "run" / "fedavg" / "seed0"
+    (job / "result.json").unlink()
+    for name in ("server/record.knsl", "sites/north/state.knsl"):
+        write_text(job / name, "KNSL1\n")
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with pytest.raises(RunError, match=OLDER):
+        toy.whole_run(plan, tmp_path / "run", resume=True)
+    assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+
+
 # --- bad data, through the command line ---------------------------------------------------------
 
 
