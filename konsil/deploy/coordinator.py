@@ -54,11 +54,16 @@ class RemoteEngine:
         self, requests: Sequence[Request], deadline: float | None = None
     ) -> Iterator[Reply | Failure]:
         """A reply or a failure for every request."""
-        messages = Envelopes(requests, self._audit)
+        to = {request.site: request for request in requests}
         left = self._clock.left(requests[0], deadline) if requests else None
-        for site, answer in self._link.send("request", messages, left):
+        for site, answer in self._link.send("request", list(to), lambda s: self._sent(to[s]), left):
             yield self._read(site, answer)
             note_too_late(self._link, self._audit)
+
+    def _sent(self, request: Request) -> bytes:
+        payload = request.to_bytes()
+        self._audit.sent(request.site, request, payload)
+        return payload
 
     def _read(self, site: str, answer: bytes | Failure) -> Reply | Failure:
         """The link knows who sent it; that no site answers in another's name is seen to here."""
@@ -88,26 +93,6 @@ def note_too_late(link: Link, audit: Audit) -> None:
         if not isinstance(payload, Failure):
             with suppress(StateError):  # it is not read
                 audit.received(site, payload, Reply, "too late")
-
-
-class Envelopes(Mapping[str, bytes]):
-    """Each site's message, made when it is fetched: never those of all sites at once."""
-
-    def __init__(self, requests: Sequence[Request], audit: Audit) -> None:
-        self._requests = {request.site: request for request in requests}
-        self._audit = audit
-
-    def __getitem__(self, site: str) -> bytes:
-        request = self._requests[site]
-        payload = request.to_bytes()
-        self._audit.sent(site, request, payload)
-        return payload
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._requests)
-
-    def __len__(self) -> int:
-        return len(self._requests)
 
 
 def coordinate(
@@ -242,7 +227,7 @@ def _everyone(
     for site in sites:
         audit.note("sent", site=site, topic=topic, bytes=len(payload))
     answers = {}
-    for site, answer in link.send(topic, dict.fromkeys(sites, payload), patience):
+    for site, answer in link.send(topic, sites, lambda _: payload, patience):
         answers[site] = accepted(answer)
         said = answers[site]
         reason = {"refused": said.reason} if isinstance(said, Failure) else {"bytes": len(said)}

@@ -7,8 +7,6 @@ and the server learns only what kind of error it was.
 from __future__ import annotations
 
 import errno
-import json
-import re
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +28,7 @@ from konsil.deploy.agreement import (
     own_plan,
 )
 from konsil.deploy.audit import Audit
+from konsil.deploy.deployment import RUN_NAME, SiteSettings
 from konsil.deploy.guard import Guard, finished
 from konsil.deploy.policy import Policy, PolicyRefused, read_policy
 from konsil.errors import ConfigError, DataError, KonsilError, StateError
@@ -40,7 +39,6 @@ from konsil.federation.state import StateFiles
 from konsil.files import write_text
 
 ACCEPTED, REFUSED = b"A", b"R"
-RUN_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"  # it becomes a folder
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DETAILS = "the details are in the site's own log"
 
@@ -68,16 +66,9 @@ class SiteClient:
     @classmethod
     def from_file(cls, path: Path, tell: Callable[[str], None] = lambda _: None) -> SiteClient:
         """The client that `konsil site start` wrote down."""
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        policy = read_policy(Path(settings["policy"]) if settings.get("policy") else None)
-        return cls(
-            settings["site"],
-            settings["source"],
-            policy,
-            Path(settings["state"]),
-            settings.get("device", ""),
-            tell,
-        )
+        known = SiteSettings.read(path)
+        policy = read_policy(known.policy)
+        return cls(known.site, known.source, policy, known.state, known.device, tell)
 
     def answer(self, topic: str, payload: bytes) -> bytes:
         """What the server gets to its message; never an exception, never a file's name."""
@@ -265,7 +256,7 @@ class SiteClient:
 
     def _runs(self, plan: str, run: str) -> Path:
         """Where a run's state is. A stopped run and a new one may be of the same plan."""
-        if not re.fullmatch(RUN_NAME, run):
+        if not RUN_NAME.fullmatch(run):
             raise PolicyRefused("a run's name is letters, digits, dots, dashes and underscores")
         return self.state / "runs" / self._agreed(plan).stem / run
 

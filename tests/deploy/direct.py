@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from konsil.config import Experiment
 from konsil.deploy.agreement import without_places
 from konsil.deploy.coordinator import coordinate
-from konsil.deploy.link import Answer
+from konsil.deploy.link import Answer, BytesFor
 from konsil.deploy.policy import Policy
 from konsil.deploy.site_client import SiteClient
 from konsil.federation.messages import Failure
@@ -26,15 +26,15 @@ class DirectLink:
         self._late: list[tuple[str, bytes]] = []
 
     def send(
-        self, topic: str, messages: Mapping[str, bytes], deadline: float | None = None
+        self, topic: str, sites: Sequence[str], message: BytesFor, deadline: float | None = None
     ) -> Iterator[Answer]:
-        for site in reversed(list(messages)):  # the order of arrival is not the roster's
+        for site in reversed(sites):  # the order of arrival is not the roster's
             if site in self.gone:
                 yield site, Failure(site, "not connected")
                 continue
-            message = messages[site]  # made when it is looked up
-            self.passed.append((topic, site, message))
-            answer = self.clients[site].answer(topic, message)
+            payload = message(site)
+            self.passed.append((topic, site, payload))
+            answer = self.clients[site].answer(topic, payload)
             self.passed.append((topic, site, answer))
             if site in self.slow:
                 self._late.append((site, answer))

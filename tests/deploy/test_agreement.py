@@ -75,11 +75,11 @@ def test_a_run_goes_on_after_everybody_was_stopped(experiment, tmp_path):
     link = direct.DirectLink(direct.clients(e, tmp_path, SITES))
     send = link.send
 
-    def cut(topic, messages, deadline=None):
+    def cut(topic, sites, message, deadline=None):
         requests = sum(topic == "request" for topic, *_ in link.passed)
         if topic == "request" and requests >= 6:
             link.gone = {"south"}
-        yield from send(topic, messages, deadline)
+        yield from send(topic, sites, message, deadline)
 
     link.send = cut
     with pytest.raises(RoundFailed, match="south: not connected"):
@@ -96,10 +96,10 @@ def test_a_new_run_of_a_stopped_runs_plan(experiment, tmp_path):
     link = direct.DirectLink(direct.clients(e, tmp_path, SITES))
     send = link.send
 
-    def cut(topic, messages, deadline=None):
+    def cut(topic, sites, message, deadline=None):
         if sum(topic == "request" for topic, *_ in link.passed) >= 8:
             link.gone = {"south"}
-        yield from send(topic, messages, deadline)
+        yield from send(topic, sites, message, deadline)
 
     link.send = cut
     with pytest.raises(RoundFailed, match="south: not connected"):
@@ -117,10 +117,10 @@ def test_a_late_answer_is_an_absence(experiment, tmp_path, method):
     link = direct.DirectLink(direct.clients(e, tmp_path, SITES))
     send = link.send
 
-    def slow(topic, messages, deadline=None):
+    def slow(topic, sites, message, deadline=None):
         requests = sum(topic == "request" for topic, *_ in link.passed)
         link.slow = {"south"} if requests == 2 * len(SITES) else set()  # a question and an answer
-        yield from send(topic, messages, deadline)
+        yield from send(topic, sites, message, deadline)
 
     link.send = slow
     coordinate(without_places(e), SITES, link, tmp_path / "run")
@@ -391,10 +391,10 @@ def interrupted(e, tmp_path) -> direct.DirectLink:
     link = direct.DirectLink(direct.clients(e, tmp_path, SITES))
     send = link.send
 
-    def cut(topic, messages, deadline=None):
+    def cut(topic, sites, message, deadline=None):
         if sum(topic == "request" for topic, *_ in link.passed) >= 2 * len(SITES):
             link.gone = set(SITES)
-        yield from send(topic, messages, deadline)
+        yield from send(topic, sites, message, deadline)
 
     link.send = cut
     with pytest.raises(RoundFailed):

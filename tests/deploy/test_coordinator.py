@@ -21,11 +21,11 @@ class Watched(direct.DirectLink):
         self.asked = []
         self.leaves_after = leaves_after  # requests, after which south is gone
 
-    def send(self, topic, messages, deadline=None):
-        self.asked.append((topic, list(messages), deadline))
+    def send(self, topic, sites, message, deadline=None):
+        self.asked.append((topic, list(sites), deadline))
         if sum(topic == "request" for topic, *_ in self.asked) > self.leaves_after:
             self.gone = {"south"}
-        yield from super().send(topic, messages, deadline)
+        yield from super().send(topic, sites, message, deadline)
 
 
 def test_a_run_that_goes_on_does_not_wait_for_a_site_that_is_away(experiment, tmp_path):

@@ -41,13 +41,13 @@ class Trained:
         self.link = direct.DirectLink(direct.clients(self.experiment, folder, SITES))
         send = self.link.send
 
-        def cut(topic, messages, deadline=None):
+        def cut(topic, sites, message, deadline=None):
             asked = sum(topic == "request" for topic, *_ in self.link.passed) // 2
             if topic == "done":
                 return
             if asked >= stop_after * len(SITES):
                 self.link.gone = set(SITES)
-            yield from send(topic, messages, deadline)
+            yield from send(topic, sites, message, deadline)
 
         self.link.send = cut
         try:
