@@ -47,7 +47,7 @@ class Said(Body):
         try:
             return cls.model_validate_json(payload)
         except ValidationError as error:
-            raise BadMessage(f"not a {cls.__name__}: {first_mistake(error)}") from None
+            raise BadMessage(f"no {cls.__name__}: {first_mistake(error)}") from None
 
 
 class Greeting(Said):

@@ -270,7 +270,7 @@ class Message:
         if isinstance(self.body, kind):
             return self.body
         why = self.body.why if isinstance(self.body, Unread) else "of another kind"
-        raise BadMessage(f"not a {kind.__name__}: {why}")
+        raise BadMessage(f"no {kind.__name__}: {why}")
 
 
 class Request(Message):

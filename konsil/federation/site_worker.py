@@ -7,15 +7,12 @@ from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from konsil.data import TrainingData, test_images, training_data
 from konsil.errors import StateError
 from konsil.evaluation import columns_of
 from konsil.evaluation.routing import gamma_sums, routed_columns
 from konsil.federation.compute import prepare_process
 from konsil.federation.messages import (
-    BadMessage,
     Body,
     CalibrateReply,
     CalibrateRequest,
@@ -28,7 +25,6 @@ from konsil.federation.messages import (
     Request,
     RoundReply,
     RoundRequest,
-    first_mistake,
 )
 from konsil.federation.plan import Plan
 from konsil.federation.state import SiteState, StateFiles
@@ -72,11 +68,7 @@ class SiteWorker:
             "evaluate": self._evaluate,
         }
         self._check_known(request, list(answers))
-        try:
-            return answers[request.kind](request)
-        except ValidationError as error:  # such as a score that is not finite: nobody takes it
-            where = f"site {request.site}, round {request.round}"
-            raise BadMessage(f"{where}: {first_mistake(error)}") from None
+        return answers[request.kind](request)
 
     def _check_known(self, request: Request, kinds: list[str]) -> None:
         """Before any folder is made: a job's name is a folder's, and only the plan gives names."""
@@ -117,7 +109,8 @@ class SiteWorker:
                 site.finish_learners(upload)
         check_finite(site, upload)
         images = site.validation_images if asked.validation else 0
-        state.reply = RoundReply(measures=measures, images=images, weights=upload.weights)
+        said = {"measures": measures, "images": images, "weights": upload.weights}
+        state.reply = RoundReply.read(said)  # a score that is not finite is found here
         state.upload, state.round = upload.parts, request.round
         if request.kind == "finish":
             self._hand_out(request, state)
@@ -160,7 +153,7 @@ class SiteWorker:
         model = SuperModel.from_parts(asked.model, request.parts, self.compute.device)
         val = self.training_data(request.site).val
         sums = gamma_sums(model, val, self._task(request), asked.gammas)
-        return _reply(request, CalibrateReply(images=len(val), sums=sums))
+        return _reply(request, CalibrateReply.read({"images": len(val), "sums": sums}))
 
     def _evaluate(self, request: Request) -> Reply:
         """Per-image values of one role on one split, without names of images."""
@@ -176,7 +169,7 @@ class SiteWorker:
             answering = self._answering(request, asked)
             columns = columns_of(self._networks.evaluator, answering, images, task)
         plain = {name: values.tolist() for name, values in columns.items()}
-        return _reply(request, EvaluateReply(images=len(images), columns=plain))
+        return _reply(request, EvaluateReply.read({"images": len(images), "columns": plain}))
 
     def _answering(self, request: Request, asked: EvaluateRequest) -> Weights:
         if asked.role not in request.parts:

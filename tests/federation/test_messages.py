@@ -77,9 +77,9 @@ def test_a_body_that_is_none_is_refused_where_it_is_read():
     """The audit trail still has its envelope; who would use it says by name what is wrong."""
     arrived = Request.from_parts(request().header() | {"body": {"validation": 1, "after": 2}}, {})
     assert (arrived.kind, arrived.round) == ("round", 3)
-    with pytest.raises(BadMessage, match="not a RoundRequest: validation: should be a valid bool"):
+    with pytest.raises(BadMessage, match="no RoundRequest: validation: should be a valid bool"):
         arrived.body_as(RoundRequest)
-    with pytest.raises(BadMessage, match="not a EvaluateRequest: of another kind"):
+    with pytest.raises(BadMessage, match="no EvaluateRequest: of another kind"):
         request().body_as(EvaluateRequest)
 
 

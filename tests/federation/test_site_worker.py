@@ -333,6 +333,15 @@ def test_training_that_diverges_is_an_error_that_names_site_and_round(make_plan,
     assert not (site_folder(tmp_path / plan.jobs[0].name, "north") / "state.safetensors").exists()
 
 
+def test_a_measure_that_is_not_finite_is_an_error_and_no_state(make_plan, tmp_path, monkeypatch):
+    """Nobody would take it: the site finds that itself, and its state stays as it was."""
+    plan = make_plan()
+    monkeypatch.setattr(Site, "score", lambda self, weights: float("nan"))
+    with pytest.raises(StateError, match=r"measures\.global: should be a finite number, not nan"):
+        SiteWorker(plan, tmp_path).handle(request_for(plan))
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
 def test_a_diverged_site_fails_the_round_with_that_reason(make_plan, tmp_path):
     plan = make_plan(training={"optimizer": "sgd", "lr": 1e30, "batch_size": 1})
     with pytest.raises(RoundFailed, match="north: site north, round 1: training diverged"):
