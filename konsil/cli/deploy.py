@@ -138,24 +138,24 @@ def start_site_(
     with flare():
         from konsil.deploy.kit import Kit
         from konsil.deploy.site_process import start_site
+    from konsil.deploy.deployment import SiteSettings
     from konsil.deploy.policy import read_policy
     from konsil.deploy.preflight import check_site
-    from konsil.files import write_text
 
     site = Kit.read(kit, "site").party
     read_policy(policy)  # a mistake in it is found now
     check_site(data, site)
     folder = (state or Path(f"konsil-{site}")).absolute()
-    settings = {
-        "site": site,
-        "source": {"file": str(data.absolute())},
-        "policy": str(policy.absolute()) if policy else None,
-        "state": str(folder),
-        "device": device,
-    }
+    settings = SiteSettings(
+        site=site,
+        source={"file": str(data.absolute())},
+        policy=policy.absolute() if policy else None,
+        state=folder,
+        device=device,
+    )
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    write_text(folder / "settings.json", json.dumps(settings, indent=1))
+    settings.write(folder / "settings.json")
     start_site(kit, folder / "settings.json", say)
 
 

@@ -19,7 +19,8 @@ from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.hci.client import api
 
-from konsil.deploy.flare.job import ARCHIVE, MARK, RUN_NAME, RunOrder, roster_of, run_of, write_job
+from konsil.deploy.deployment import RUN_NAME
+from konsil.deploy.flare.job import ARCHIVE, MARK, RunOrder, roster_of, run_of, write_job
 from konsil.deploy.flare.sessions import ABORTED, OVER, Note
 from konsil.deploy.flare.workspace import prepare
 from konsil.deploy.kit import Kit, knock

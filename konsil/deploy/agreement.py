@@ -14,7 +14,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from pydantic import Field, JsonValue, NonNegativeInt, ValidationError, field_validator
 
 from konsil.config import SOURCES, Experiment, check_experiment
 from konsil.data import Federation, open_federation
@@ -22,6 +24,7 @@ from konsil.data.origin import find_source
 from konsil.data.sources import SPLITS
 from konsil.deploy.policy import PolicyRefused
 from konsil.errors import ConfigError
+from konsil.federation.messages import BadMessage, Body, Name, first_mistake
 from konsil.federation.plan import Plan
 from konsil.registry import kind_and_name, load_plugins, with_contents
 from konsil.tasks import targets_of
@@ -32,32 +35,84 @@ OWN = "own-data"  # stands where an experiment names a path: every site has a pa
 AGREED = ("images", "image_size", "channels", "patient_pattern", "split", "split_seed")
 
 
-@dataclass(frozen=True)
-class Welcome:
+class Said(Body):
+    """What one side says before the first round, as JSON."""
+
+    def to_bytes(self) -> bytes:
+        """As it travels."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> Self:
+        """As it arrives."""
+        try:
+            return cls.model_validate_json(payload)
+        except ValidationError as error:
+            raise BadMessage(f"no {cls.__name__}: {first_mistake(error)}") from None
+
+
+class Greeting(Said):
+    """What the server would like to run."""
+
+    experiment: dict[str, JsonValue]
+    version: Name
+
+
+class Welcome(Said):
     """What a site says of itself when it is greeted."""
 
-    labels: list[str]
+    labels: list[Name]
     given: bool  # its labels are written down, not only those that occur
     channels: int
 
 
-@dataclass(frozen=True)
-class Opened:
+class Opening(Said):
+    """With which labels a site is to open its data."""
+
+    experiment: dict[str, JsonValue]
+    labels: list[Name]
+
+
+class Opened(Said):
     """What a site says of its data when they are open."""
 
-    counts: dict[str, int]  # split -> images
-    fingerprint: str
+    counts: dict[str, NonNegativeInt]  # split -> images
+    fingerprint: Name
 
-    def __post_init__(self) -> None:
-        if set(self.counts) != set(SPLITS) or min(self.counts.values()) < 0:
-            raise ValueError(f"counts: not a number of images for each of {', '.join(SPLITS)}")
+    @field_validator("counts")
+    @classmethod
+    def _of_every_split(cls, counts: dict[str, int]) -> dict[str, int]:
+        if set(counts) != set(SPLITS):
+            raise ValueError(f"should be a number of images for each of {', '.join(SPLITS)}")
+        return counts
 
 
-@dataclass(frozen=True)
-class Agreed:
+class SharedPlan(Said):
+    """The whole plan, but for where anything lies at the server; what else is said is not kept."""
+
+    run: Name  # two runs may be of one plan
+    hash: Name
+    version: Name
+    experiment: dict[str, JsonValue]
+    sites: list[Name]
+    labels: list[Name]
+    channels: int
+    counts: dict[Name, dict[str, int]]
+    fingerprint: Name
+    plugins: dict[Name, Name] = Field(default_factory=dict)
+
+
+class Agreed(Said):
     """To which plan a site agreed, by the hash that it computed itself."""
 
-    plan: str
+    plan: Name
+
+
+class Over(Said):
+    """A run needs no more rounds."""
+
+    plan: Name
+    run: Name
 
 
 def without_places(experiment: Experiment) -> dict[str, Any]:
@@ -102,7 +157,7 @@ class SiteData:
         labels = given or sorted({item.label for item in listing.items})
         if given is None and targets_of(experiment.task) == "masks":
             labels = source.recipe(listing.items).labels
-        return Welcome(labels, given is not None, source.channels_read())
+        return Welcome(labels=labels, given=given is not None, channels=source.channels_read())
 
     def open(self, experiment: Experiment, labels: list[str]) -> Federation:
         """All of it, decoded into the site's own cache."""
@@ -115,18 +170,17 @@ class SiteData:
 
 def opened(federation: Federation, site: str) -> Opened:
     """What leaves of an opened federation: numbers and a hash."""
-    return Opened(federation.counts[site], federation.fingerprint)
+    return Opened(counts=federation.counts[site], fingerprint=federation.fingerprint)
 
 
-def own_plan(shared: dict[str, Any], experiment: Experiment, federation: Federation) -> Plan:
+def own_plan(shared: SharedPlan, experiment: Experiment, federation: Federation) -> Plan:
     """The plan that was sent, with this site's own places; its hash is computed here."""
-    plugins = _needed(shared.get("plugins", {}), experiment.plugins)
-    local = {
-        **shared,
-        "experiment": {**shared["experiment"], "plugins": [str(path) for path in plugins]},
+    plugins = [str(path) for path in _needed(shared.plugins, experiment.plugins)]
+    own = {
+        "experiment": {**shared.experiment, "plugins": plugins},
         "data_folder": str(federation.folder),
     }
-    return Plan.from_json(local)
+    return Plan.from_json(shared.model_dump() | own)
 
 
 def _needed(agreed: Mapping[str, str], own: list[Path]) -> list[Path]:
@@ -189,15 +243,15 @@ def make_plan(
     return plan
 
 
-def check_plan_is_ours(plan: Plan, shared: dict[str, Any], site: str, answer: Opened) -> None:
+def check_plan_is_ours(plan: Plan, shared: SharedPlan, site: str, answer: Opened) -> None:
     """A site trusts its own arithmetic: the hash, its own numbers, and its own code."""
-    if plan.hash != shared["hash"]:
-        raise PolicyRefused(
-            f"the plan's hash is {shared['hash']}, this site computes {plan.hash}: it was changed "
-            "on its way, or the code differs; install the same version of Konsil everywhere"
-        )
     if plan.version != __version__:
         raise PolicyRefused(f"the plan is of Konsil {plan.version}, this site has {__version__}")
+    if plan.hash != shared.hash:
+        raise PolicyRefused(
+            f"the plan's hash is {shared.hash}, this site computes {plan.hash}: it was changed "
+            "on its way, or the code differs; install the same version of Konsil everywhere"
+        )
     if site not in plan.sites or plan.counts[site] != answer.counts:
         raise PolicyRefused(
             "the plan's counts of images are not those of this site's data now; bring the data "

@@ -6,18 +6,20 @@ goes on where it was.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
 from konsil.config import check_experiment
 from konsil.deploy.agreement import (
     Agreed,
+    Greeting,
     Opened,
+    Opening,
+    Over,
+    Said,
+    SharedPlan,
     Welcome,
     common_labels,
     make_plan,
@@ -29,13 +31,13 @@ from konsil.deploy.link import Link
 from konsil.deploy.outcome import Outcome, forget
 from konsil.deploy.site_client import ACCEPTED
 from konsil.errors import KonsilError, RoundFailed, RunError, StateError
-from konsil.federation.messages import Failure, Reply, Request
+from konsil.federation.messages import BadMessage, Failure, Reply, Request
 from konsil.federation.plan import Plan, load_choices
-from konsil.federation.runner import Observer, Run, read_plan
+from konsil.federation.runner import Observer, Run, check_version, read_plan
 from konsil.report.figures import draw_figures
 from konsil.version import __version__
 
-T = TypeVar("T")
+S = TypeVar("S", bound=Said)
 SERVER = "server"
 PATIENCE = 3600.0  # seconds in which a site opens its data before the first round
 AGAIN = 60.0  # seconds for a site to look at a plan again that it agreed to before
@@ -52,11 +54,16 @@ class RemoteEngine:
         self, requests: Sequence[Request], deadline: float | None = None
     ) -> Iterator[Reply | Failure]:
         """A reply or a failure for every request."""
-        messages = Envelopes(requests, self._audit)
+        to = {request.site: request for request in requests}
         left = self._clock.left(requests[0], deadline) if requests else None
-        for site, answer in self._link.send("request", messages, left):
+        for site, answer in self._link.send("request", list(to), lambda s: self._sent(to[s]), left):
             yield self._read(site, answer)
             note_too_late(self._link, self._audit)
+
+    def _sent(self, request: Request) -> bytes:
+        payload = request.to_bytes()
+        self._audit.sent(request.site, request, payload)
+        return payload
 
     def _read(self, site: str, answer: bytes | Failure) -> Reply | Failure:
         """The link knows who sent it; that no site answers in another's name is seen to here."""
@@ -88,26 +95,6 @@ def note_too_late(link: Link, audit: Audit) -> None:
                 audit.received(site, payload, Reply, "too late")
 
 
-class Envelopes(Mapping[str, bytes]):
-    """Each site's message, made when it is fetched: never those of all sites at once."""
-
-    def __init__(self, requests: Sequence[Request], audit: Audit) -> None:
-        self._requests = {request.site: request for request in requests}
-        self._audit = audit
-
-    def __getitem__(self, site: str) -> bytes:
-        request = self._requests[site]
-        payload = request.to_bytes()
-        self._audit.sent(site, request, payload)
-        return payload
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._requests)
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-
 def coordinate(
     experiment: dict[str, Any],
     roster: Sequence[str],
@@ -129,8 +116,8 @@ def coordinate(
         run.prepare(resume=True, write_splits=None)
         run.go(lambda: RemoteEngine(link, audit, clock))
         draw_figures(folder, plan)
-        over = _json({"plan": plan.hash, "run": folder.name})
-        _everyone(link, "done", dict.fromkeys(roster, over), audit, GOODBYE)
+        over = Over(plan=plan.hash, run=folder.name)
+        _everyone(link, "done", roster, over, audit, GOODBYE)
         Outcome("finished").write(folder)
     except RoundFailed as error:  # sites are missing: another session may find them
         clock.forget()
@@ -155,19 +142,19 @@ def _plan(
     """The plan that all sites agree to: the folder's, or a new one."""
     known = (folder / "plan.yaml").exists()
     plan = _unchanged_plan(folder) if known else _new_plan(raw, roster, link, audit, plugins)
-    shared = plan.to_json()
-    shared["experiment"]["plugins"] = []  # where they lie here is nobody's business
-    payload = _json({**shared, "run": folder.name})  # two runs may be of one plan
+    plain = plan.to_json() | {"run": folder.name}
+    plain["experiment"]["plugins"] = []  # where they lie here is nobody's business
+    shared = SharedPlan.read(plain)
     if known:
-        _show_again(payload, [site for site in roster if link.here(site)], link, audit)
+        _show_again(shared, [site for site in roster if link.here(site)], link, audit)
     else:
-        _all_of(link, "agree", dict.fromkeys(roster, payload), audit, Agreed)
+        _all_of(link, "agree", roster, shared, audit, Agreed)
     return plan
 
 
-def _show_again(payload: bytes, sites: Sequence[str], link: Link, audit: Audit) -> None:
+def _show_again(shared: SharedPlan, sites: Sequence[str], link: Link, audit: Audit) -> None:
     """Sites that agreed before see the plan again; who is away or slow is not waited for."""
-    answers = _everyone(link, "agree", dict.fromkeys(sites, payload), audit, AGAIN)
+    answers = _everyone(link, "agree", sites, shared, audit, AGAIN)
     refused = {s: a.reason for s, a in answers.items() if isinstance(a, Refusal)}
     for site, reason in refused.items():  # a run that goes on may miss a site for some rounds
         audit.note("not agreed", site=site, reason=reason)
@@ -178,6 +165,7 @@ def _show_again(payload: bytes, sites: Sequence[str], link: Link, audit: Audit) 
 def _unchanged_plan(folder: Path) -> Plan:
     """The plan of a run that goes on, as the sites have agreed to it."""
     facts = read_plan(folder)
+    check_version(folder, facts)
     plan = Plan.from_json(facts)
     if plan.hash != facts["hash"]:
         raise RunError(
@@ -201,45 +189,47 @@ def _new_plan(
     contents = {"plugins": load_choices(experiment)}  # a site takes its own files of these
     travelling = without_places(experiment)
     told = travelling | contents
-    greeting = _json({"experiment": told, "version": __version__, "sites": list(roster)})
-    welcomes = _all_of(link, "greet", dict.fromkeys(roster, greeting), audit, Welcome)
+    greeting = Greeting(experiment=told, version=__version__)
+    welcomes = _all_of(link, "greet", roster, greeting, audit, Welcome)
     labels, channels = common_labels(welcomes)
-    asked = _json({"experiment": told, "labels": labels})
-    answers = _all_of(link, "open", dict.fromkeys(roster, asked), audit, Opened)
+    opening = Opening(experiment=told, labels=labels)
+    answers = _all_of(link, "open", roster, opening, audit, Opened)
     agreed = check_experiment(travelling | {"plugins": experiment.plugins}, "experiment")
     return make_plan(agreed, labels, channels, answers)
 
 
 def _all_of(
-    link: Link, topic: str, messages: Mapping[str, bytes], audit: Audit, kind: type[T]
-) -> dict[str, T]:
+    link: Link, topic: str, roster: Sequence[str], message: Said, audit: Audit, kind: type[S]
+) -> dict[str, S]:
     """What every site answers, in the roster's order; nobody may be missing."""
-    answers = _everyone(link, topic, messages, audit)
-    read = {site: _as(kind, answers[site]) for site in messages}
+    answers = _everyone(link, topic, roster, message, audit)
+    read = {site: _as(kind, answers[site]) for site in roster}
     _stop_if_any({s: a.reason for s, a in read.items() if isinstance(a, Failure)}, topic)
     return {site: answer for site, answer in read.items() if isinstance(answer, kind)}
 
 
-def _as(kind: type[T], answer: memoryview | Failure) -> T | Failure:
+def _as(kind: type[S], answer: memoryview | Failure) -> S | Failure:
     if isinstance(answer, Failure):
         return answer
     try:
-        return TypeAdapter(kind).validate_json(bytes(answer))
-    except ValidationError:
+        return kind.from_bytes(bytes(answer))
+    except BadMessage:
         return Failure("", f"what it answered is no {kind.__name__}; does it run this version?")
 
 
 def _everyone(
     link: Link,
     topic: str,
-    messages: Mapping[str, bytes],
+    sites: Sequence[str],
+    message: Said,
     audit: Audit,
     patience: float = PATIENCE,
 ) -> dict[str, memoryview | Failure]:
-    for site, message in messages.items():
-        audit.note("sent", site=site, topic=topic, bytes=len(message))
+    payload = message.to_bytes()
+    for site in sites:
+        audit.note("sent", site=site, topic=topic, bytes=len(payload))
     answers = {}
-    for site, answer in link.send(topic, messages, patience):
+    for site, answer in link.send(topic, sites, lambda _: payload, patience):
         answers[site] = accepted(answer)
         said = answers[site]
         reason = {"refused": said.reason} if isinstance(said, Failure) else {"bytes": len(said)}
@@ -264,7 +254,3 @@ def accepted(answer: bytes | Failure) -> memoryview | Failure:
     if answer[:1] == ACCEPTED:
         return memoryview(answer)[1:]
     return Refusal("", answer[1:].decode(errors="replace"))
-
-
-def _json(content: Any) -> bytes:
-    return json.dumps(content).encode()

@@ -1,15 +1,16 @@
-"""deploy.yaml: who takes part, and where the server is."""
+"""deploy.yaml: who takes part, and where the server is; what a site's processes are told."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from konsil.config import Block, explain, parse_yaml
 from konsil.errors import ConfigError
+from konsil.files import write_text
 
 SERVER, ADMIN = "server", "admin"  # the folders of their kits
 ORGANISATION, ROLE = "konsil", "project_admin"  # what certificates say of every party, of the admin
@@ -18,6 +19,7 @@ HOST = (
     r"^(([a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])\.)*"
     r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
 )
+RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")  # it becomes a folder
 EMAIL = r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$"
 
 
@@ -65,6 +67,28 @@ class Deployment(Block):
         if twice:
             raise ValueError(f"sites: {', '.join(twice)}: every name once")
         return self
+
+
+class SiteSettings(Block):
+    """What `konsil site start` writes down for the site's processes."""
+
+    site: str
+    source: dict[str, Any]  # the block `federation` of an experiment, as this site has it
+    state: Path
+    policy: Path | None = None
+    device: str = ""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """The settings of a file."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: not a site's settings ({error})") from None
+
+    def write(self, path: Path) -> None:
+        """Write them down."""
+        write_text(path, self.model_dump_json(indent=1))
 
 
 def read_deployment(path: Path) -> Deployment:

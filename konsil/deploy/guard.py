@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
 from konsil.deploy.policy import PolicyRefused
 from konsil.errors import StateError
 from konsil.evaluation.routing import GAMMAS
 from konsil.federation.engines import Engine
-from konsil.federation.examiner import CHECKPOINTS, SPLITS, Examiner, plain
-from konsil.federation.messages import Kind, Request
+from konsil.federation.examiner import CHECKPOINTS, Examiner
+from konsil.federation.messages import (
+    BODIES,
+    Asked,
+    BadMessage,
+    CalibrateRequest,
+    EvaluateRequest,
+    Request,
+    RoundRequest,
+)
 from konsil.federation.plan import Job, Plan
 from konsil.federation.site_worker import site_folder
 from konsil.federation.state import StateFiles
@@ -31,131 +39,99 @@ UNDECIDED = 1.0  # gamma, before validation images have chosen it
 
 
 class Guard:
-    """Stands before the host of a plan at one site. Every refusal may be sent."""
+    """Stands before the worker of a plan at one site. Every refusal may be sent."""
 
     def __init__(self, plan: Plan, run_folder: Path, site: str) -> None:
         self.plan, self.run_folder, self.site = plan, run_folder, site
 
     def check(self, request: Request) -> None:
         """Refuse what the plan does not ask, and a second model for the same question."""
-        if not isinstance(request.facts, dict):
-            raise self._refusal(request, "its facts are no block of keys")
-        if request.kind not in get_args(Kind):
-            raise self._refusal(request, f"kind {request.kind!r}: unknown")
-        job = self._job(request)
-        self._check_round(request)
-        if request.kind in ("round", "finish"):
-            self._check_training(request)
-            return
-        self._check_finished(request)
-        checks: dict[str, Callable[[Request, Examiner], None]] = {
-            "collect": self._check_collect,
-            "calibrate": self._check_calibrate,
-            "evaluate": self._check_evaluate,
-        }
-        checks[request.kind](request, Examiner(self.plan, job, cast(Engine, None)))
-        self._check_one_model(request)
+        try:
+            job = self._job(request)
+            self._check_round(request)
+            asked = request.body_as(BODIES[request.kind][0])
+            if isinstance(asked, RoundRequest):
+                self._check_training(request, asked)
+            else:
+                self._check_examination(request, asked, job)
+        except BadMessage as wrong:
+            address = f"{request.job}, round {request.round}, {request.kind}"
+            raise PolicyRefused(f"{address}: {wrong}") from None
 
     def _job(self, request: Request) -> Job:
         found = [job for job in self.plan.jobs if job.name == request.job]
         if not found:
-            raise self._refusal(request, f"job {request.job!r}: not one of the plan's")
+            raise BadMessage(f"job {request.job!r}: not one of the plan's")
         return found[0]
 
     def _check_round(self, request: Request) -> None:
         rounds = self.plan.experiment.rounds
         first, last = (1, rounds) if request.kind == "round" else (rounds + 1, rounds + 1)
-        if type(request.round) is not int or not first <= request.round <= last:
+        if not first <= request.round <= last:
             when = f"rounds {first} to {last}" if first < last else f"round {last}"
-            raise self._refusal(request, f"the plan asks that in {when}")
+            raise BadMessage(f"the plan asks that in {when}")
 
-    def _check_training(self, request: Request) -> None:
-        self._check_keys(request, {"validate", "after"})
-        after, every = request.facts["after"], self.plan.experiment.training.validate_every
-        if type(after) is not int or not 0 <= after < request.round:
-            raise self._refusal(request, f"after = {after!r}: not a round before it")
+    def _check_training(self, request: Request, asked: RoundRequest) -> None:
+        if asked.after >= request.round:
+            raise BadMessage(f"after = {asked.after}: not a round before it")
+        every = self.plan.experiment.training.validate_every
         due = request.kind == "finish" or (request.round - 1) % every == 0
-        if request.facts["validate"] is not due:
-            raise self._refusal(request, f"the plan has validate = {due} in this round")
+        if asked.validation is not due:
+            raise BadMessage(f"the plan has validation = {due} in this round")
 
-    def _check_finished(self, request: Request) -> None:
+    def _check_examination(self, request: Request, asked: Asked, job: Job) -> None:
         """Models are asked for, and about, when their training is over."""
         if not finished(self._folder(request), self.plan.hash, self.plan.experiment.rounds):
-            raise self._refusal(request, "this site's training of that job is not finished")
+            raise BadMessage("this site's training of that job is not finished")
+        expected = self._parts_of(asked, Examiner(self.plan, job, cast(Engine, None)))
+        if set(request.parts) != expected:
+            raise BadMessage(f"parts {sorted(request.parts)}, expected {sorted(expected)}")
+        self._check_one_model(request)
 
-    def _check_collect(self, request: Request, examiner: Examiner) -> None:
-        self._check_keys(request, {"checkpoint"})
-        self._check_checkpoint(request)
-        self._check_has_super_model(request, examiner.method)
-        self._check_parts(request, set())
-
-    def _check_calibrate(self, request: Request, examiner: Examiner) -> None:
-        self._check_keys(request, {"model", "gammas"})
-        self._check_has_super_model(request, examiner.method)
-        if examiner.method.routing != "threshold":
-            raise self._refusal(request, "this method's super model has no threshold to choose")
-        if request.facts["gammas"] != list(GAMMAS):
-            raise self._refusal(request, "gammas: not those that Konsil chooses from")
-        self._check_super_model(request, examiner, {UNDECIDED})
-
-    def _check_evaluate(self, request: Request, examiner: Examiner) -> None:
-        role, method = request.facts.get("role"), examiner.method
-        self._check_keys(
-            request, {"role", "split", "checkpoint"} | ({"model"} if role == SUPER else set())
-        )
-        self._check_checkpoint(request)
-        if request.facts["split"] not in SPLITS:
-            raise self._refusal(request, f"split = {request.facts['split']!r}: not val or test")
-        if role == SUPER:
-            self._check_has_super_model(request, method)
+    def _parts_of(self, asked: Asked, examiner: Examiner) -> set[str]:
+        """The models that come with a question, if the plan asks it."""
+        method = examiner.method
+        if isinstance(asked, EvaluateRequest) and asked.role != SUPER:
+            return self._parts_of_role(asked, method)
+        if not method.super_model:
+            raise BadMessage(f"{method.name} has no super model")
+        if isinstance(asked, EvaluateRequest):
             chosen = set(GAMMAS) if method.routing == "threshold" else {UNDECIDED}
-            self._check_super_model(request, examiner, chosen)
-        elif role in method.shared_roles:
-            self._check_parts(request, {role})
-        elif role in method.private_roles:
-            self._check_parts(request, set())
-        else:
-            raise self._refusal(request, f"role = {role!r}: not one of {method.name}'s")
+            return self._parts_of_super_model(asked.model or {}, examiner, chosen)
+        if isinstance(asked, CalibrateRequest):
+            if method.routing != "threshold":
+                raise BadMessage("this method's super model has no threshold to choose")
+            if asked.gammas != list(GAMMAS):
+                raise BadMessage("gammas: not those that Konsil chooses from")
+            return self._parts_of_super_model(asked.model, examiner, {UNDECIDED})
+        return set()
 
-    def _check_super_model(self, request: Request, examiner: Examiner, gammas: set[float]) -> None:
-        """The facts that follow from the plan; gamma and who keeps its specialist do not."""
-        model = request.facts["model"]
-        fixed = json.loads(json.dumps(plain(examiner.facts())))
-        if not isinstance(model, dict) or set(model) != set(fixed):
-            raise self._refusal(request, "model: not the facts of a super model")
+    @staticmethod
+    def _parts_of_role(asked: EvaluateRequest, method: Method) -> set[str]:
+        if asked.model is not None:
+            raise BadMessage(f"model: {asked.role} is no super model")
+        if asked.role not in (*method.shared_roles, *method.private_roles):
+            raise BadMessage(f"role = {asked.role!r}: not one of {method.name}'s")
+        return {asked.role} & set(method.shared_roles)
+
+    def _parts_of_super_model(
+        self, model: dict[str, Any], examiner: Examiner, gammas: set[float]
+    ) -> set[str]:
+        """Its facts follow from the plan; gamma and who keeps its specialist do not."""
+        fixed = json.loads(json.dumps(asdict(examiner.facts())))
+        if set(model) != set(fixed):
+            raise BadMessage("model: not the facts of a super model")
         differing = [k for k in fixed if k not in ("gamma", "withheld") and model[k] != fixed[k]]
         if differing:
-            raise self._refusal(request, f"model: {', '.join(differing)}: not as the plan has it")
+            raise BadMessage(f"model: {', '.join(differing)}: not as the plan has it")
         if model["gamma"] not in list(gammas):
-            raise self._refusal(request, "model: gamma: not one that Konsil chooses from")
+            raise BadMessage("model: gamma: not one that Konsil chooses from")
         withheld = model["withheld"]
         if not isinstance(withheld, list) or withheld != sorted(
             site for site in self.plan.sites if site in withheld
         ):
-            raise self._refusal(request, "model: withheld: not sites of the plan")
-        self._check_parts(request, {GLOBAL, SELECTOR, *self.plan.sites} - set(withheld))
-
-    def _check_has_super_model(self, request: Request, method: Method) -> None:
-        if not method.super_model:
-            raise self._refusal(request, f"{method.name} has no super model")
-
-    def _check_checkpoint(self, request: Request) -> None:
-        if request.facts["checkpoint"] not in CHECKPOINTS:
-            raise self._refusal(
-                request, f"checkpoint = {request.facts['checkpoint']!r}: not best or last"
-            )
-
-    def _check_keys(self, request: Request, expected: set[str]) -> None:
-        if set(request.facts) != expected:
-            raise self._refusal(
-                request, f"facts {sorted(request.facts)}, expected {sorted(expected)}"
-            )
-
-    def _check_parts(self, request: Request, expected: set[str]) -> None:
-        if set(request.parts) != expected:
-            raise self._refusal(
-                request, f"parts {sorted(request.parts)}, expected {sorted(expected)}"
-            )
+            raise BadMessage("model: withheld: not sites of the plan")
+        return {GLOBAL, SELECTOR, *self.plan.sites} - set(withheld)
 
     def _check_one_model(self, request: Request) -> None:
         """The same model may be asked about again, after a crash; another one may not.
@@ -172,19 +148,15 @@ class Guard:
         if model in answered:
             return
         if len(answered) == models:
-            raise self._refusal(
-                request,
+            raise BadMessage(
                 f"{' '.join(_asked(request)) or 'this'} was answered for another model; a site "
-                "answers for one: go on with that one, or submit a new run",
+                "answers for one: go on with that one, or submit a new run"
             )
         answered.append(model)
         write_text(path, json.dumps(notes, indent=1), durable=True)
 
     def _folder(self, request: Request) -> Path:
         return site_folder(self.run_folder / request.job, self.site)
-
-    def _refusal(self, request: Request, why: str) -> PolicyRefused:
-        return PolicyRefused(f"{request.job}, round {request.round}, {request.kind}: {why}")
 
 
 def finished(folder: Path, plan: str, rounds: int) -> bool:
@@ -194,7 +166,8 @@ def finished(folder: Path, plan: str, rounds: int) -> bool:
 
 def digest(request: Request) -> str:
     """The SHA-256 of the model that a request is about."""
-    found = hashlib.sha256(json.dumps(request.facts.get("model"), sort_keys=True).encode())
+    facts = getattr(request.body, "model", None)
+    found = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name, part in sorted(request.parts.items()):
         found.update(json.dumps([name, part.layout.to_json()]).encode())
         found.update(part.flat.contiguous().numpy().data)
@@ -202,7 +175,8 @@ def digest(request: Request) -> str:
 
 
 def _asked(request: Request) -> list[str]:
-    return [request.facts[key] for key in ("role", "split", "checkpoint") if key in request.facts]
+    keys = ("role", "split", "checkpoint")
+    return [getattr(request.body, key) for key in keys if hasattr(request.body, key)]
 
 
 def _read_notes(path: Path) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from konsil.federation.messages import Failure
 
+BytesFor = Callable[[str], bytes]  # a site's own; made when it is fetched, never all at once
 Answer = tuple[str, bytes | Failure]  # from which site
 
 
@@ -14,7 +15,7 @@ class Link(Protocol):
     """Carries bytes between the coordinator and the sites; knows nothing of their meaning."""
 
     def send(
-        self, topic: str, messages: Mapping[str, bytes], deadline: float | None = None
+        self, topic: str, sites: Sequence[str], message: BytesFor, deadline: float | None = None
     ) -> Iterator[Answer]:
         """To each site its own bytes; answers in the order of arrival.
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from konsil.config import PLACES, Experiment
 from konsil.data.origin import find_source
 from konsil.deploy.agreement import without_places
-from konsil.deploy.deployment import ADMIN, SERVER, check_deployment
-from konsil.deploy.processes import SAY, Child, Report, stop_signals
+from konsil.deploy.deployment import ADMIN, SERVER, SiteSettings, check_deployment
+from konsil.deploy.processes import Child, Report, passed_on, stop_signals
 from konsil.errors import RunError
 from konsil.files import write_text
 
@@ -162,21 +162,21 @@ class Local:
             module, files = "konsil.deploy.server_process", [self.kits[SERVER], folder]
         else:
             settings = folder / "settings.json"
-            write_text(settings, json.dumps(self._settings(party, folder)))
+            self._settings(party, folder).write(settings)
             module, files = "konsil.deploy.site_process", [self.kits[party], settings]
-        hear = _Ear(party, self.report)
+        hear = passed_on(lambda text: self.report(f"{party}: {text}"))
         child = Child(module, [str(file) for file in files], folder / "said.log", hear)
         self.children[party] = child
         return child
 
-    def _settings(self, site: str, folder: Path) -> dict[str, Any]:
+    def _settings(self, site: str, folder: Path) -> SiteSettings:
         policy = self._policies.get(site)
-        return {
-            "site": site,
-            "source": dict(self._source),
-            "policy": None if policy is None else str(policy.absolute()),
-            "state": str(folder / "state"),
-        }
+        return SiteSettings(
+            site=site,
+            source=dict(self._source),
+            policy=None if policy is None else policy.absolute(),
+            state=folder / "state",
+        )
 
     def check(self) -> None:
         """Make sure that all processes are at work."""
@@ -200,14 +200,3 @@ class Local:
                 if time.monotonic() > end:
                     raise RunError(f"the server did not start; see {self.base / SERVER}") from None
                 time.sleep(LOOK_EVERY / 2)
-
-
-class _Ear:
-    """Passes on what a party says, with its name before it."""
-
-    def __init__(self, party: str, report: Report) -> None:
-        self.party, self.report = party, report
-
-    def __call__(self, line: str) -> None:
-        if line.startswith(SAY):
-            self.report(f"{self.party}: {line.removeprefix(SAY)}")

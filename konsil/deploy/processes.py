@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from konsil.errors import RunError
+from konsil.errors import KonsilError, RunError
 from konsil.files import take_lock
 
 Report = Callable[[str], None]
@@ -45,6 +45,26 @@ def say(text: str) -> None:
     """A line for people, from a process that runs under another."""
     sys.stdout.write(f"{SAY}{text}\n")  # in one piece: threads say things too
     sys.stdout.flush()
+
+
+def passed_on(report: Report) -> Report:
+    """Hears all that a process prints, and passes on what it says to people."""
+
+    def hear(line: str) -> None:
+        if line.startswith(SAY):
+            report(line.removeprefix(SAY))
+
+    return hear
+
+
+def run_below(start: Callable[..., None], *arguments: object) -> None:
+    """The main function of a process under another: what goes wrong is said there."""
+    end_with_parent()
+    try:
+        start(*arguments, say)
+    except KonsilError as error:
+        say(f"error: {error}")
+        sys.exit(1)
 
 
 class Child:

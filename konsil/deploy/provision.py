@@ -13,6 +13,7 @@ import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from nvflare.lighter.entity import Participant, Project
@@ -98,11 +99,12 @@ def _make(deployment: Deployment, authority: Path) -> Path:
         StaticFileBuilder(scheme=SCHEME, require_signed_jobs=True),
         Certificates(deployment.valid_days),
     ]
-    notes = Notes()
+    errors: list[str] = []  # of all that FLARE's provisioning says
+    notes = SimpleNamespace(error=errors.append, warning=str, info=str, debug=str)
     context = Provisioner(str(authority), builders).provision(project, logger=notes)
     made = context.get_result_location()
     if made is None or context.get_errors():
-        raise RunError("FLARE's provisioning failed: " + "; ".join(notes.errors or ["no result"]))
+        raise RunError("FLARE's provisioning failed: " + "; ".join(errors or ["no result"]))
     return Path(made)
 
 
@@ -156,19 +158,3 @@ def _put(made: Path, kit: Path, party: str, name: str) -> None:
 
 def _same(one: Path, other: Path) -> bool:
     return other.exists() and filecmp.cmp(one, other, shallow=False)
-
-
-class Notes:
-    """What FLARE's provisioning says, kept instead of printed."""
-
-    def __init__(self) -> None:
-        self.errors: list[str] = []
-
-    def error(self, text: str) -> None:
-        """Something failed."""
-        self.errors.append(text)
-
-    def info(self, text: str) -> None:
-        """Not needed."""
-
-    debug = warning = info

@@ -11,16 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from konsil.deploy.kit import Kit
-from konsil.deploy.processes import (
-    SAY,
-    Child,
-    Report,
-    alone_in,
-    end_with_parent,
-    say,
-    stop_signals,
-)
-from konsil.errors import KonsilError, RunError
+from konsil.deploy.processes import Child, Report, alone_in, passed_on, run_below, stop_signals
+from konsil.errors import RunError
 
 WAIT = 0.5
 # What gRPC says of a peer that it refused, in words. It does not say who that was.
@@ -72,22 +64,16 @@ def start_server(
 
 def _hear(line: str, report: Report) -> None:
     """Of all that FLARE prints, what a person should know."""
-    if line.startswith(SAY):
-        report(line.removeprefix(SAY))
-    elif HANDSHAKE.search(line):
+    passed_on(report)(line)
+    if HANDSHAKE.search(line):
         what = next((words for sign, words in REFUSALS if sign in line), "a failed handshake")
         report(f"refused a connection: {what}")
 
 
 def main() -> None:
     """A server under another process, which says what the server says."""
-    end_with_parent()
     kit, folder, *plugins = map(Path, sys.argv[1:])
-    try:
-        start_server(kit, folder, plugins, say)
-    except KonsilError as error:
-        say(f"error: {error}")
-        sys.exit(1)
+    run_below(start_server, kit, folder, plugins)
 
 
 if __name__ == "__main__":

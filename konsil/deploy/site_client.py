@@ -7,28 +7,31 @@ and the server learns only what kind of error it was.
 from __future__ import annotations
 
 import errno
-import json
-import re
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from konsil.config import Experiment
 from konsil.deploy.agreement import (
-    Opened,
+    Agreed,
+    Greeting,
+    Opening,
+    Over,
+    SharedPlan,
     SiteData,
     check_plan_is_ours,
     opened,
     own_plan,
 )
 from konsil.deploy.audit import Audit
+from konsil.deploy.deployment import RUN_NAME, SiteSettings
 from konsil.deploy.guard import Guard, finished
 from konsil.deploy.policy import Policy, PolicyRefused, read_policy
 from konsil.errors import ConfigError, DataError, KonsilError, StateError
-from konsil.federation.messages import Reply, Request
+from konsil.federation.messages import CollectReply, EvaluateReply, Reply, Request
 from konsil.federation.plan import Plan
 from konsil.federation.site_worker import SiteWorker
 from konsil.federation.state import StateFiles
@@ -36,13 +39,12 @@ from konsil.files import write_text
 from konsil.version import __version__
 
 ACCEPTED, REFUSED = b"A", b"R"
-RUN_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"  # it becomes a folder
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 DETAILS = "the details are in the site's own log"
 
 
 class SiteClient:
-    """One hospital, between the engine that carries messages and the host that computes."""
+    """One hospital, between the engine that carries messages and the worker that computes."""
 
     def __init__(
         self,
@@ -59,21 +61,14 @@ class SiteClient:
         self.device = device
         state.mkdir(parents=True, exist_ok=True)
         self.audit = Audit(state, site)
-        self._hosts: dict[str, SiteWorker] = {}
+        self._workers: dict[str, SiteWorker] = {}
 
     @classmethod
     def from_file(cls, path: Path, tell: Callable[[str], None] = lambda _: None) -> SiteClient:
-        """The party that `konsil site start` wrote down."""
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        policy = read_policy(Path(settings["policy"]) if settings.get("policy") else None)
-        return cls(
-            settings["site"],
-            settings["source"],
-            policy,
-            Path(settings["state"]),
-            settings.get("device", ""),
-            tell,
-        )
+        """The client that `konsil site start` wrote down."""
+        known = SiteSettings.read(path)
+        policy = read_policy(known.policy)
+        return cls(known.site, known.source, policy, known.state, known.device, tell)
 
     def answer(self, topic: str, payload: bytes) -> bytes:
         """What the server gets to its message; never an exception, never a file's name."""
@@ -137,45 +132,42 @@ class SiteClient:
     # --- before the first round ---
 
     def _greet(self, payload: bytes) -> bytes:
-        greeting = json.loads(payload)
-        if greeting["version"] != __version__:
+        greeting = Greeting.from_bytes(payload)
+        if greeting.version != __version__:
             raise PolicyRefused(
-                f"the server runs Konsil {greeting['version']}, this site {__version__}: install "
+                f"the server runs Konsil {greeting.version}, this site {__version__}: install "
                 "the same version"
             )
-        experiment = self._own(greeting["experiment"])
+        experiment = self._own(greeting.experiment)
         self.policy.check_methods([method.name for method in experiment.methods])
         self.policy.check_network(experiment.network.target)
         self.audit.note("greeted", methods=[m.name for m in experiment.methods])
-        return _json(asdict(self.data.welcome(experiment)))
+        return self.data.welcome(experiment).to_bytes()
 
     def _open(self, payload: bytes) -> bytes:
-        asked = json.loads(payload)
-        federation = self.data.open(self._own(asked["experiment"]), asked["labels"])
-        answer = opened(federation, self.site)
+        asked = Opening.from_bytes(payload)
+        answer = opened(self.data.open(self._own(asked.experiment), asked.labels), self.site)
         self.audit.note("opened", counts=answer.counts, fingerprint=answer.fingerprint)
-        return _json(asdict(answer))
+        return answer.to_bytes()
 
     def _agree(self, payload: bytes) -> bytes:
-        shared = json.loads(payload)
-        plan, answer = self._made_own(shared)
-        check_plan_is_ours(plan, shared, self.site, answer)
-        self.policy.check_plan(plan, self.site)
-        self._check_run(plan.hash, shared["run"])
-        known = {k: v for k, v in shared.items() if k in (*plan.to_json(), "run")}
-        write_text(self._agreed(plan.hash), json.dumps(known, indent=1), durable=True)
-        self._hosts = {plan.hash: self._new_host(plan, shared)}
+        shared = SharedPlan.from_bytes(payload)
+        plan = self._made_own(shared)
+        self._check_run(plan.hash, shared.run)
+        note = shared.model_dump_json(indent=1)
+        write_text(self._agreed(plan.hash), note, durable=True)
+        self._workers = {plan.hash: self._new_worker(plan, shared)}
         self.audit.note(
             "agreed",
             plan=plan.hash,
-            run=shared["run"],
+            run=shared.run,
             version=plan.version,
             sites=list(plan.sites),
             experiment=plan.resolved() | {"plugins": [], "federation": {}},
         )
         for line in in_words(plan, self._agreed(plan.hash)):
             self.tell(line)
-        return _json({"plan": plan.hash})
+        return Agreed(plan=plan.hash).to_bytes()
 
     def _check_run(self, plan: str, run: str) -> None:
         """A run whose rounds have begun is of the plan that it began with."""
@@ -187,10 +179,14 @@ class SiteClient:
                 "changed plan is a new run: submit it under another name"
             )
 
-    def _made_own(self, shared: dict[str, Any]) -> tuple[Plan, Opened]:
-        experiment = self._own(shared["experiment"] | {"plugins": shared.get("plugins", {})})
-        federation = self.data.open(experiment, shared["labels"])
-        return own_plan(shared, experiment, federation), opened(federation, self.site)
+    def _made_own(self, shared: SharedPlan) -> Plan:
+        """The plan with this site's own places, if the site agrees to it."""
+        experiment = self._own(shared.experiment | {"plugins": shared.plugins})
+        federation = self.data.open(experiment, shared.labels)
+        plan = own_plan(shared, experiment, federation)
+        check_plan_is_ours(plan, shared, self.site, opened(federation, self.site))
+        self.policy.check_plan(plan, self.site)
+        return plan
 
     def _own(self, raw: dict[str, Any]) -> Experiment:
         """The experiment with the places of this site."""
@@ -202,9 +198,9 @@ class SiteClient:
         request = self.audit.received(self.site, payload, Request)
         if request.site != self.site:
             raise PolicyRefused(f"a request for {request.site} reached {self.site}")
-        host = self._host(request.plan)
-        Guard(host.plan, host.run_folder, self.site).check(request)
-        reply = self._within_policy(host.handle(request), host.plan, request)
+        worker = self._worker(request.plan)
+        Guard(worker.plan, worker.run_folder, self.site).check(request)
+        reply = self._within_policy(worker.handle(request), worker.plan)
         answer = reply.to_bytes()
         self.policy.check_size(len(answer), "reply")
         self.audit.sent(self.site, reply, answer)
@@ -212,37 +208,34 @@ class SiteClient:
             self.tell(f"{request.job}: round {request.round} answered")
         return answer
 
-    def _host(self, plan: str) -> SiteWorker:
+    def _worker(self, plan: str) -> SiteWorker:
         """Who answers for a plan that this site agreed to, perhaps before it was restarted."""
-        if plan not in self._hosts:
+        if plan not in self._workers:
             shared = self._noted(plan)
-            mine, answer = self._made_own(shared)
-            check_plan_is_ours(mine, shared, self.site, answer)
-            self.policy.check_plan(mine, self.site)
-            self._hosts = {plan: self._new_host(mine, shared)}
-        return self._hosts[plan]
+            self._workers = {plan: self._new_worker(self._made_own(shared), shared)}
+        return self._workers[plan]
 
-    def _noted(self, plan: str) -> dict[str, Any]:
+    def _noted(self, plan: str) -> SharedPlan:
         """A plan as this site agreed to it."""
         path = self._agreed(plan)
         if not path.exists():
             raise PolicyRefused(f"plan {plan}: this site has not agreed to it")
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return SharedPlan.from_bytes(path.read_bytes())
 
-    def _new_host(self, plan: Plan, shared: dict[str, Any]) -> SiteWorker:
-        return SiteWorker(plan, self._runs(plan.hash, shared["run"]), self.device)
+    def _new_worker(self, plan: Plan, shared: SharedPlan) -> SiteWorker:
+        return SiteWorker(plan, self._runs(plan.hash, shared.run), self.device)
 
-    def _within_policy(self, reply: Reply, plan: Plan, request: Request) -> Reply:
+    def _within_policy(self, reply: Reply, plan: Plan) -> Reply:
         """What the policy lets out of a reply."""
         if reply.kind == "collect" and not self.policy.hand_out_specialist:
-            return _replaced(reply, {"withheld": True}, keep_parts=False)
+            return replace(reply, body=CollectReply(withheld=True), parts={})
         if reply.kind == "evaluate" and self.policy.scores == "means":
-            from konsil.federation.examiner import Scores
+            from konsil.federation.scores import Scores
 
-            task = plan.method(plan.job(request.job)).context.task
-            scores = Scores.of(reply.facts)
-            facts = {"means": scores.metrics(task), "images": scores.images}
-            return _replaced(reply, facts, keep_parts=True)
+            task = plan.method(plan.job(reply.job)).context.task
+            scores = Scores.of(reply.body_as(EvaluateReply))
+            means = EvaluateReply(images=scores.images, means=scores.metrics(task))
+            return replace(reply, body=means)
         return reply
 
     def _done(self, payload: bytes) -> bytes:
@@ -250,9 +243,9 @@ class SiteClient:
 
         Whether it is over this site sees itself: a state from the middle of a run is kept.
         """
-        over = json.loads(payload)
-        plan, run = over["plan"], over["run"]
-        rounds = self._noted(plan)["experiment"]["rounds"]
+        over = Over.from_bytes(payload)
+        plan, run = over.plan, over.run
+        rounds = cast(int, self._noted(plan).experiment["rounds"])
         folder, kept = self._runs(plan, run), []
         for states in _folders_with_states(folder):
             if _is_finished(states, plan, rounds):
@@ -264,7 +257,7 @@ class SiteClient:
 
     def _runs(self, plan: str, run: str) -> Path:
         """Where a run's state is. A stopped run and a new one may be of the same plan."""
-        if not re.fullmatch(RUN_NAME, run):
+        if not RUN_NAME.fullmatch(run):
             raise PolicyRefused("a run's name is letters, digits, dots, dashes and underscores")
         return self.state / "runs" / self._agreed(plan).stem / run
 
@@ -301,15 +294,6 @@ def in_words(plan: Plan, file: Path) -> list[str]:
         f"{e.rounds} rounds, {e.task.name} of {', '.join(plan.labels)}",
         f"  with {', '.join(plan.sites)}; all of it: {file}",
     ]
-
-
-def _replaced(reply: Reply, facts: dict[str, Any], keep_parts: bool) -> Reply:
-    parts = reply.parts if keep_parts else {}
-    return Reply(reply.kind, reply.job, reply.site, reply.round, reply.plan, parts, facts)
-
-
-def _json(content: Any) -> bytes:
-    return json.dumps(content).encode()
 
 
 def _disk_full(error: Exception) -> bool:

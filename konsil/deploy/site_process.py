@@ -1,4 +1,4 @@
-"""A site of a federation: its party and FLARE's client, kept in the foreground.
+"""A site of a federation: its own client and FLARE's, kept in the foreground.
 
     python -m konsil.deploy.site_process KIT SETTINGS
 
@@ -7,7 +7,6 @@ It only ever connects to the server; nothing listens here but for its own proces
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import threading
@@ -15,17 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from konsil.deploy.deployment import SiteSettings
 from konsil.deploy.kit import Kit, Refused, knock
-from konsil.deploy.processes import (
-    SAY,
-    Child,
-    Report,
-    alone_in,
-    end_with_parent,
-    say,
-    stop_signals,
-)
-from konsil.errors import ConfigError, KonsilError, RunError
+from konsil.deploy.processes import Child, Report, alone_in, passed_on, run_below, stop_signals
+from konsil.errors import ConfigError, RunError
 
 WAIT = 0.5
 KNOCK_EVERY = 2.0
@@ -36,7 +28,7 @@ PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # before a process that keeps ending is st
 
 def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None:
     """Run the site until Ctrl-C or SIGTERM. All that must be kept is in its state folder."""
-    from konsil.deploy.flare.settings import PARTY_SOCKET
+    from konsil.deploy.flare.settings import CLIENT_SOCKET
     from konsil.deploy.flare.workspace import ENVIRONMENT, arguments, prepare
 
     kit = Kit.read(kit_folder, "site")
@@ -48,28 +40,24 @@ def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None
         stop_signals() as stopped,
     ):
         workspace = prepare(kit, state / "flare")
-        socket = f"{private}/party"  # a socket's path must be short
-        environment = {**ENVIRONMENT, PARTY_SOCKET: socket}
+        hear, socket = passed_on(report), f"{private}/client"  # a socket's path must be short
+        environment = {**ENVIRONMENT, CLIENT_SOCKET: socket}
 
-        def party() -> Child:
+        def computing() -> Child:
             Path(socket).unlink(missing_ok=True)
             files = [str(settings.absolute()), socket]
-            module = "konsil.deploy.party_process"
-            return Child(module, files, state / "party.log", hear, {}, [lock])
+            module = "konsil.deploy.client_process"
+            return Child(module, files, state / "client.log", hear, {}, [lock])
 
-        def client() -> Child:
+        def connected() -> Child:
             module, log = "konsil.deploy.flare.main", state / "console.log"
             return Child(module, arguments(kit, workspace), log, hear, environment, [lock])
 
-        def hear(line: str) -> None:
-            if line.startswith(SAY):
-                report(line.removeprefix(SAY))
-
         report(f"site {kit.party} of {kit.federation}; log: {state / 'flare/log.txt'}")
-        kept = [Kept("party", party, report)]
+        kept = [Kept("site client", computing, report)]
         try:
             if wait_for_server(kit, stopped, report):
-                kept.append(Kept("FLARE client", client, report))
+                kept.append(Kept("FLARE client", connected, report))
             while not stopped.wait(WAIT):
                 for process in kept:
                     process.look()
@@ -80,17 +68,12 @@ def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None
 
 
 def _state_folder(settings: Path, kit: Kit) -> Path:
-    try:
-        content = json.loads(settings.read_text(encoding="utf-8"))
-        site, state = content["site"], Path(content["state"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise ConfigError(f"{settings}: not a site's settings ({reason})") from None
-    if site != kit.party:
+    known = SiteSettings.read(settings)
+    if known.site != kit.party:
         raise ConfigError(
-            f"{kit.folder}: this is the kit of {kit.party}, the settings are those of {site}"
+            f"{kit.folder}: this is the kit of {kit.party}, the settings are those of {known.site}"
         )
-    return state.absolute()
+    return known.state.absolute()
 
 
 def wait_for_server(kit: Kit, stopped: threading.Event, report: Report) -> bool:
@@ -146,13 +129,8 @@ class Kept:
 
 def main() -> None:
     """A site under another process, which says what the site says."""
-    end_with_parent()
     kit, settings = map(Path, sys.argv[1:])
-    try:
-        start_site(kit, settings, say)
-    except KonsilError as error:
-        say(f"error: {error}")
-        sys.exit(1)
+    run_below(start_site, kit, settings)
 
 
 if __name__ == "__main__":

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite, sqrt
 from pathlib import Path
-from typing import Any
 
 from konsil.config import ServerConfig
 from konsil.errors import StateError, UploadRefused
-from konsil.federation.messages import Reply, Request, is_number, shown
+from konsil.federation.messages import (
+    BadMessage,
+    Reply,
+    Request,
+    RoundReply,
+    RoundRequest,
+    shown,
+)
 from konsil.federation.storage import read_parts, write_parts
 from konsil.ingredients.context import Means, Upload
 from konsil.weights import Layout, Parts, WeightedMean, Weights
-
-MEASURE = re.compile(r"[\w. -]{1,100}")  # its name gets onto pictures
-LARGEST_MEASURE = 1e9  # far above any score or loss: means over sites stay finite
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,6 @@ class Intake:
     """
 
     IN_MEMORY = 2
-    FACTS = ("measures", "images", "weights")  # what else a site may say is not kept
 
     def __init__(
         self,
@@ -64,18 +65,18 @@ class Intake:
         self.waiting = list(roster)  # not yet summed, in roster order
         self.arrived: dict[str, Reply | Path | None] = {}  # None: will not come, or is summed
         self.summed: list[str] = []
-        self.facts: dict[str, dict[str, Any]] = {}
+        self.said: dict[str, RoundReply] = {}
         self.missing: dict[str, str] = {}  # site -> why
         self._means = {name: WeightedMean(layout) for name, layout in layouts.items()}
 
     def accept(self, reply: Reply) -> None:
         """Take one upload, or refuse it by name; a refused one changes nothing."""
-        self._check_envelope(reply)
-        self._check_facts(reply)
-        for name, part in reply.parts.items():
-            self._check_part(reply, name, part)
-        self._check_meaning(reply)
-        reply = replace(reply, facts={name: reply.facts.get(name) for name in self.FACTS})
+        try:
+            self._check(reply)
+        except BadMessage as wrong:
+            raise UploadRefused(
+                f"site {shown(reply.site)}, round {self.request.round}: refused: {wrong}"
+            ) from None
         self.arrived[reply.site] = reply
         self._sum_in_order()
         if self.arrived[reply.site] is not None:
@@ -98,10 +99,11 @@ class Intake:
             reply = self._waiting_reply(site)
             if reply is None:
                 continue
+            said = reply.body_as(RoundReply)
             for name, mean in self._means.items():
-                mean.add(reply.parts[name], reply.facts["weights"][name])
+                mean.add(reply.parts[name], said.weights[name])
             self.summed.append(site)
-            self.facts[site] = reply.facts
+            self.said[site] = said
             if self.keep:
                 self.individual[site] = reply.parts
             self.arrived[site] = None  # its weights are in the sums: let them go
@@ -111,7 +113,7 @@ class Intake:
         early = sum(isinstance(waiting, Reply) for waiting in self.arrived.values())
         if self.folder is None or early <= self.IN_MEMORY:
             return
-        path = self.folder / f"{reply.site}.knsl"
+        path = self.folder / f"{reply.site}.safetensors"
         with suppress(StateError):  # no room there: then it waits where it is
             write_parts(path, reply.header(), reply.parts)
             self.arrived[reply.site] = path
@@ -122,58 +124,27 @@ class Intake:
             return reply
         header, parts = read_parts(reply)
         reply.unlink()
-        return Reply(**header, parts=parts)
+        return Reply.from_parts(header, parts)
 
-    def _check_envelope(self, reply: Reply) -> None:
+    def _check(self, reply: Reply) -> None:
         if reply.site not in self.roster:
-            raise self._refusal(reply, f"not in the roster ({', '.join(sorted(self.roster))})")
+            raise BadMessage(f"not in the roster ({', '.join(sorted(self.roster))})")
         if reply.site in self.arrived:
-            raise self._refusal(reply, "a second upload for this round")
+            raise BadMessage("a second upload for this round")
         if wrong := wrong_address(reply, self.request):
-            raise self._refusal(reply, wrong)
+            raise BadMessage(wrong)
         names, expected = set(reply.parts), set(self.layouts)
         if names != expected:
-            raise self._refusal(reply, f"parts {shown(sorted(names))}, expected {sorted(expected)}")
-
-    def _check_facts(self, reply: Reply) -> None:
-        measures, images = reply.facts.get("measures"), reply.facts.get("images")
-        if not isinstance(measures, dict) or type(images) is not int:
-            raise self._refusal(reply, "no validation measures and number of images in it")
-        expected = self.roster[reply.site].val if self.request.facts.get("validate") else 0
-        if images != expected:
-            raise self._refusal(reply, f"{shown(images)} validation images, by the plan {expected}")
-        for name, value in measures.items():
-            if not MEASURE.fullmatch(name) or name == "images":
-                raise self._refusal(reply, f"a measure of the name {shown(name)}")
-            if not is_number(value) or abs(value) > LARGEST_MEASURE:
-                raise self._refusal(reply, f"{name}: its measure is {shown(value)}")
-        weights = reply.facts.get("weights", {})
-        if not isinstance(weights, dict) or not weights.keys() <= reply.parts.keys():
-            raise self._refusal(reply, "weights of other parts than are in it")
-
-    def _check_part(self, reply: Reply, name: str, part: Weights) -> None:
-        if wrong := wrong_values(part, self.layouts[name], self.config.max_rms):
-            raise self._refusal(reply, f"{name}: {wrong}")
-        weight = reply.facts.get("weights", {}).get(name)
-        largest = self.roster[reply.site].largest_weight
-        if not is_number(weight) or weight <= 0:
-            raise self._refusal(
-                reply, f"{name}: its weight is {shown(weight)}, not a positive number"
-            )
-        if weight > largest:
-            raise self._refusal(
-                reply, f"{name}: its weight is {weight:.6g}, with its images {largest} at most"
-            )
-
-    def _check_meaning(self, reply: Reply) -> None:
-        upload = Upload(dict(reply.parts), reply.facts.get("weights", {}))
+            raise BadMessage(f"parts {shown(sorted(names))}, expected {sorted(expected)}")
+        holding = self.roster[reply.site]
+        images = holding.val if self.request.body_as(RoundRequest).validation else 0
+        reply.body_as(RoundReply).check(images, names, holding.largest_weight)
+        for name, part in reply.parts.items():
+            if wrong := wrong_values(part, self.layouts[name], self.config.max_rms):
+                raise BadMessage(f"{name}: {wrong}")
+        upload = Upload(dict(reply.parts), dict(reply.body_as(RoundReply).weights))
         if self.wrong_upload and (wrong := self.wrong_upload(reply.site, upload)):
-            raise self._refusal(reply, wrong)
-
-    def _refusal(self, reply: Reply, why: str) -> UploadRefused:
-        return UploadRefused(
-            f"site {shown(reply.site)}, round {self.request.round}: refused: {why}"
-        )
+            raise BadMessage(wrong)
 
 
 def wrong_address(reply: Reply, request: Request) -> str:

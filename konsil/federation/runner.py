@@ -25,6 +25,7 @@ from konsil.federation.server import Record, Server
 from konsil.federation.state import StateFiles
 from konsil.files import remove_parts, take_lock, write_text
 from konsil.observers.eventlog import EventLog
+from konsil.version import __version__
 
 Observer = Callable[[dict[str, Any]], None]
 RESULT_FILES: dict[Checkpoint, str] = {"best": "results.csv", "last": "results-last.csv"}
@@ -72,6 +73,7 @@ class Run:
                 "another --out (in Python resume=True, out=...)"
             )
         old = read_plan(self.folder)
+        check_version(self.folder, old)
         if old["hash"] != self.plan.hash:
             changed = differences(old, json.loads(json.dumps(self.plan.to_json())))
             raise RunError(
@@ -206,6 +208,16 @@ def read_plan(folder: Path) -> dict[str, Any]:
     except (OSError, yaml.YAMLError, KeyError, TypeError):
         raise RunError(f"{folder}: not a run folder (no readable plan.yaml)") from None
     return dict(facts)
+
+
+def check_version(folder: Path, plan: dict[str, Any]) -> None:
+    """What is kept between rounds is read by the version that wrote it, and by no other."""
+    if plan.get("version") != __version__:
+        raise RunError(
+            f"{folder}: this run was begun by Konsil {plan.get('version')}, this is Konsil "
+            f"{__version__}: run it to its end with that version, or begin a new run in another "
+            "folder"
+        )
 
 
 METHODS = "experiment.methods"

@@ -14,13 +14,14 @@ import torch
 from konsil.errors import RoundFailed, StateError, UploadRefused
 from konsil.federation.engines import Engine
 from konsil.federation.intake import Holding, Intake
-from konsil.federation.messages import Failure, Kind, Reply, Request
+from konsil.federation.messages import Failure, Kind, Reply, Request, RoundRequest
 from konsil.federation.plan import Job, Plan
 from konsil.federation.storage import read_parts, write_parts
 from konsil.ingredients.context import Means, Shared
 from konsil.weights import Weights
 
 Notify = Callable[..., None]
+RECORD = "record.safetensors"
 GO_ON = "mend that, then go on with the run"
 
 
@@ -75,7 +76,7 @@ class Server:
             site: Holding(plan.images(site, "train"), plan.images(site, "val"))
             for site in self.method.context.sites
         }
-        self.path = run_folder / job.name / "server" / "record.knsl"
+        self.path = run_folder / job.name / "server" / RECORD
         self.record = self._start()
 
     def _start(self) -> Record:
@@ -148,12 +149,9 @@ class Server:
 
     def _request(self, kind: Kind, site: str, number: int, validate: bool) -> Request:
         sent = self.method.sent(site, self.record.shared)
-        facts = {
-            "validate": validate,
-            "after": self.record.counted.get(site, 0),
-            "notes": sent.notes,
-        }
-        return Request(kind, self.job.name, site, number, self.plan.hash, sent, facts)
+        after = self.record.counted.get(site, 0)
+        body = RoundRequest(validation=validate, after=after, notes=sent.notes)
+        return Request(kind, self.job.name, site, number, self.plan.hash, body, sent)
 
     def _away(self, site: str, number: int) -> bool:
         return number in self.config.absences.get(site, [])
@@ -192,9 +190,9 @@ class Server:
     def _learn_of(self, intake: Intake, number: int) -> None:
         """Note the validation of the shared parts as they were after round `number`."""
         by_site = {
-            site: {"images": facts["images"], **facts["measures"]}
-            for site, facts in intake.facts.items()
-            if facts["images"]
+            site: {"images": said.images, **said.measures}
+            for site, said in intake.said.items()
+            if said.images
         }
         if not by_site:
             return

@@ -6,14 +6,26 @@ from collections.abc import Callable
 from functools import lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from konsil.data import TrainingData, test_images, training_data
 from konsil.errors import StateError
-from konsil.evaluation import Columns, columns_of
+from konsil.evaluation import columns_of
 from konsil.evaluation.routing import gamma_sums, routed_columns
 from konsil.federation.compute import prepare_process
-from konsil.federation.messages import Reply, Request
+from konsil.federation.messages import (
+    Body,
+    CalibrateReply,
+    CalibrateRequest,
+    Checkpoint,
+    CollectReply,
+    CollectRequest,
+    EvaluateReply,
+    EvaluateRequest,
+    Reply,
+    Request,
+    RoundReply,
+    RoundRequest,
+)
 from konsil.federation.plan import Plan
 from konsil.federation.state import SiteState, StateFiles
 from konsil.files import locked
@@ -23,7 +35,7 @@ from konsil.ingredients.site import Networks, Site
 from konsil.randomness import global_stream
 from konsil.supermodel import SuperModel
 from konsil.tasks import Task
-from konsil.weights import Weights
+from konsil.weights import Parts, Weights
 
 
 class SiteWorker:
@@ -75,39 +87,38 @@ class SiteWorker:
             return self._do_once(request)
 
     def _do_once(self, request: Request) -> Reply:
-        states = self._states(request)
+        asked, states = request.body_as(RoundRequest), self._states(request)
         state = states.now()
         if state.round == request.round:
-            return _reply(request, state.facts, state.upload)
-        after = request.facts["after"]
+            return _reply(request, state.reply, state.upload)
         # A server that was brought back from before its last record asks for an earlier round.
-        if state.round > request.round and not states.was_after(after):
+        if state.round > request.round and not states.was_after(asked.after):
             raise StateError(
                 f"site {request.site}: asked for round {request.round}, but its state is at round "
                 f"{state.round}; this run folder is mixed with another run's"
             )
-        state = states.after(after, state)
+        state = states.after(asked.after, state)
         site = self._site(request, state)
         method, shared = self._method, shared_of(request)
         with global_stream(method.context.seed, request.site, request.round, "local"):
             method.receive(site, shared)
-            state.facts = self._validate(site, request, state)
+            measures = self._validate(site, request, state) if asked.validation else {}
             upload = Upload()
             if request.kind == "round":
                 upload = method.local(site, shared)
                 site.finish_learners(upload)
         check_finite(site, upload)
-        state.facts["weights"] = upload.weights
+        images = site.validation_images if asked.validation else 0
+        said = {"measures": measures, "images": images, "weights": upload.weights}
+        state.reply = RoundReply.read(said)  # a score that is not finite is found here
         state.upload, state.round = upload.parts, request.round
         if request.kind == "finish":
             self._hand_out(request, state)
         states.save(state, self.plan.experiment.engine.durable)
-        return _reply(request, state.facts, state.upload)
+        return _reply(request, state.reply, state.upload)
 
-    def _validate(self, site: Site, request: Request, state: SiteState) -> dict[str, Any]:
+    def _validate(self, site: Site, request: Request, state: SiteState) -> dict[str, float]:
         """Means over the validation images of what the site received, and its private best."""
-        if not request.facts["validate"]:
-            return {"measures": {}, "images": 0}
         method, shared = self._method, shared_of(request)
         measures: dict[str, float] = {}
         for role, received in method.answers(site, shared).items():
@@ -120,8 +131,7 @@ class SiteWorker:
                     continue
                 if measures[role] >= state.best_scores.get(role, -1.0):
                     state.best[role], state.best_scores[role] = weights, measures[role]
-        measures |= method.measures(site, shared)
-        return {"measures": measures, "images": site.validation_images}
+        return measures | method.measures(site, shared)
 
     def _hand_out(self, request: Request, state: SiteState) -> None:
         """The site's own models as files in its own folder, for the site to use."""
@@ -133,41 +143,43 @@ class SiteWorker:
 
     def _collect(self, request: Request) -> Reply:
         """The site's specialist, to be put into the super model."""
-        return _reply(request, {}, {"personal": self._private(request, "personal")})
+        checkpoint = request.body_as(CollectRequest).checkpoint
+        specialist = self._private(request, "personal", checkpoint)
+        return _reply(request, CollectReply(), {"personal": specialist})
 
     def _calibrate(self, request: Request) -> Reply:
         """Sums of validation scores for every gamma: enough to choose it, and no more."""
-        model = self._super_model(request)
+        asked = request.body_as(CalibrateRequest)
+        model = SuperModel.from_parts(asked.model, request.parts, self.compute.device)
         val = self.training_data(request.site).val
-        sums = gamma_sums(model, val, self._task(request), request.facts["gammas"])
-        return _reply(request, {"sums": sums, "images": len(val)}, {})
+        sums = gamma_sums(model, val, self._task(request), asked.gammas)
+        return _reply(request, CalibrateReply.read({"images": len(val), "sums": sums}))
 
     def _evaluate(self, request: Request) -> Reply:
         """Per-image values of one role on one split, without names of images."""
-        facts = request.facts
-        if facts["split"] == "test":
+        asked, task = request.body_as(EvaluateRequest), self._task(request)
+        if asked.split == "test":
             images = test_images(self.plan.data_folder, request.site)
         else:
             images = self.training_data(request.site).val
-        if facts["role"] == "super":
-            model = self._super_model(request)
-            columns = routed_columns(model, images, self._task(request), request.site)
+        if asked.model is not None:
+            model = SuperModel.from_parts(asked.model, request.parts, self.compute.device)
+            columns = routed_columns(model, images, task, request.site)
         else:
-            self._begin_job(request)
-            evaluator = self._networks.evaluator
-            columns = columns_of(evaluator, self._answering(request), images, self._task(request))
-        return _reply(request, {"columns": _plain(columns)}, {})
+            answering = self._answering(request, asked)
+            columns = columns_of(self._networks.evaluator, answering, images, task)
+        plain = {name: values.tolist() for name, values in columns.items()}
+        return _reply(request, EvaluateReply.read({"images": len(images), "columns": plain}))
 
-    def _answering(self, request: Request) -> Weights:
-        role = request.facts["role"]
-        if role not in request.parts:
-            return self._private(request, role)
+    def _answering(self, request: Request, asked: EvaluateRequest) -> Weights:
+        if asked.role not in request.parts:
+            return self._private(request, asked.role, asked.checkpoint)
         site = self._site(request, self._states(request).latest())
-        return site.localised(role, request.parts[role])
+        return site.localised(asked.role, request.parts[asked.role])
 
-    def _private(self, request: Request, role: str) -> Weights:
+    def _private(self, request: Request, role: str, checkpoint: Checkpoint) -> Weights:
         state = self._states(request).latest()
-        models = state.best if request.facts["checkpoint"] == "best" else state.last
+        models = state.best if checkpoint == "best" else state.last
         if role not in models:
             raise StateError(f"site {request.site}: it has no {role} model; it took no part")
         return models[role]
@@ -176,10 +188,6 @@ class SiteWorker:
         self._begin_job(request)
         data = self.training_data(request.site)
         return Site(request.site, request.round, self._networks, data, state, request.parts)
-
-    def _super_model(self, request: Request) -> SuperModel:
-        facts = request.facts["model"]
-        return SuperModel.from_parts(facts, request.parts, self.compute.device)
 
     def _task(self, request: Request) -> Task:
         self._begin_job(request)
@@ -204,7 +212,7 @@ class SiteWorker:
 
 def shared_of(request: Request) -> Shared:
     """What a round's request brings of what all sites share."""
-    return Shared(request.parts, request.facts.get("notes"))
+    return Shared(request.parts, request.body_as(RoundRequest).notes)
 
 
 def check_finite(site: Site, upload: Upload) -> None:
@@ -222,9 +230,6 @@ def site_folder(job_folder: Path, site: str) -> Path:
     return job_folder / "sites" / site
 
 
-def _reply(request: Request, facts: dict[str, Any], parts: dict[str, Weights]) -> Reply:
-    return Reply(request.kind, request.job, request.site, request.round, request.plan, parts, facts)
-
-
-def _plain(columns: Columns) -> dict[str, list[float]]:
-    return {name: values.tolist() for name, values in columns.items()}
+def _reply(request: Request, body: Body, parts: Parts | None = None) -> Reply:
+    address = request.kind, request.job, request.site, request.round, request.plan
+    return Reply(*address, body, parts or {})

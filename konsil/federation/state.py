@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from konsil.errors import StateError
+from konsil.federation.messages import RoundReply
 from konsil.federation.storage import read_parts, write_parts
 from konsil.weights import Weights
+
+NOTHING = RoundReply(measures={}, images=0, weights={})
 
 
 @dataclass
@@ -27,8 +30,8 @@ class SiteState:
     best: dict[str, Weights] = field(default_factory=dict)  # private roles, by validation
     last: dict[str, Weights] = field(default_factory=dict)
     best_scores: dict[str, float] = field(default_factory=dict)
-    facts: dict[str, Any] = field(default_factory=dict)  # of the reply
-    upload: dict[str, Weights] = field(default_factory=dict)
+    reply: RoundReply = NOTHING
+    upload: dict[str, Weights] = field(default_factory=dict)  # the parts of that reply
 
     SECTIONS = ("private", "best", "last", "upload")
 
@@ -43,6 +46,7 @@ class SiteState:
         for section in cls.SECTIONS:
             names = header[section]
             header[section] = {name: parts[stored] for name, stored in names.items()}
+        header["reply"] = RoundReply.read(header["reply"])
         return cls(**header)
 
     def save(self, path: Path, plan: str, durable: bool) -> None:
@@ -54,7 +58,7 @@ class SiteState:
             "round": self.round,
             "notes": self.notes,
             "best_scores": self.best_scores,
-            "facts": self.facts,
+            "reply": self.reply.model_dump(),
         }
         for section in self.SECTIONS:
             header[section] = {}
@@ -74,7 +78,7 @@ class StateFiles:
     goes on, and the site goes back there.
     """
 
-    NAMES = ("state.knsl", "before.knsl")
+    NAMES = ("state.safetensors", "before.safetensors")
 
     def __init__(self, folder: Path, plan: str) -> None:
         self.folder, self._plan = folder, plan

@@ -1,11 +1,10 @@
 """Named weights with a JSON header, as bytes: one form on the wire and on the disk.
 
-    magic | length of the header | checksum | header (JSON) | the flat buffers, one by one
-
-The header lists each part with its layout; it never holds anything that must be executed. The
-checksum covers all that follows it: a flipped digit in a header is as bad as one in a buffer. A
-file is written beside its place and renamed: it is there whole or not at all, and a damaged one
-is refused by name.
+It is the safetensors form, which many tools read: a length, a JSON text, the buffers one by one.
+Each part is one flat float32 tensor; `__metadata__` holds our header, the parts' layouts and a
+checksum of all that follows it (and of the length before it): a flipped digit in a header is as
+bad as one in a buffer. Nothing in it is ever executed. A file is written beside its place and
+renamed: it is there whole or not at all, and a damaged one is refused by name.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,8 +22,10 @@ from konsil.errors import StateError
 from konsil.files import replacing
 from konsil.weights import KINDS, Group, Layout, Parts, Weights
 
-MAGIC = b"KNSL1\n"
-PREFIX = struct.Struct(f"<{len(MAGIC)}sII")  # magic, length of the header, checksum
+LENGTH = struct.Struct("<Q")
+METADATA = "__metadata__"
+BEGINNING = b'{"__metadata__": {"checksum": "'  # then eight digits: they are not in the checksum
+CHECKED = LENGTH.size + len(BEGINNING) + 8  # where that begins which the checksum is of
 Header = dict[str, Any]
 
 
@@ -38,15 +39,19 @@ def unpack(
 ) -> tuple[Header, dict[str, Weights]]:
     """Header and parts of a message; the weights are views of its bytes."""
     data = message if isinstance(message, bytearray) else bytearray(message)
-    if len(data) < PREFIX.size or data[: len(MAGIC)] != MAGIC:
+    view = memoryview(data)
+    if view[LENGTH.size : CHECKED - 8] != BEGINNING:
         raise StateError(f"{source}: not a Konsil message")
-    _, length, checksum = PREFIX.unpack_from(data)
-    rest = memoryview(data)[PREFIX.size :]
-    if length > len(rest) or zlib.crc32(rest) != checksum:
+    end = LENGTH.size + LENGTH.unpack_from(data)[0]
+    if end > len(data) or view[CHECKED - 8 : CHECKED] != _checksum(view[:8], view[CHECKED:]):
         raise StateError(f"{source}: damaged: length or checksum is wrong")
     try:
-        header = json.loads(bytes(rest[:length]))
-        return header["header"], _weights(header["parts"], data, PREFIX.size + length)
+        tensors = json.loads(bytes(view[LENGTH.size : end]))
+        metadata = tensors.pop(METADATA)
+        layouts = {n: _layout(known) for n, known in json.loads(metadata["layouts"]).items()}
+        if tensors != _listing(layouts) or len(data) - end != _bytes_in(layouts):
+            raise ValueError("the layouts do not fit the tensors")
+        return json.loads(metadata["konsil"]), _weights(layouts, data, end)
     except Exception as error:  # whatever somebody made of it: nested too deep, numbers too large
         raise StateError(f"{source}: damaged header ({error})") from None
 
@@ -76,26 +81,50 @@ def read_parts(path: Path) -> tuple[Header, dict[str, Weights]]:
 
 
 def _pieces(header: Header, parts: Parts) -> Iterator[bytes | memoryview]:
-    buffers = [_bytes_of(weights) for weights in parts.values()]
-    listing = [{"name": name, "layout": w.layout.to_json()} for name, w in parts.items()]
-    text = json.dumps({"header": header, "parts": listing}).encode()
+    """By hand: the library would make one more copy of all buffers, and has no checksum."""
+    layouts = {name: weights.layout for name, weights in parts.items()}
+    metadata = {
+        "checksum": "0" * 8,
+        "konsil": json.dumps(header),
+        "layouts": json.dumps({name: layout.to_json() for name, layout in layouts.items()}),
+    }
+    text = json.dumps({METADATA: metadata, **_listing(layouts)}).encode()
     # padding keeps the buffers aligned to 64 bytes, so that they can be used where they lie
-    text += b" " * (-(PREFIX.size + len(text)) % 64)
-    checksum = zlib.crc32(text)
-    for buffer in buffers:
-        checksum = zlib.crc32(buffer, checksum)
-    yield PREFIX.pack(MAGIC, len(text), checksum) + text
+    text += b" " * (-(LENGTH.size + len(text)) % 64)
+    buffers = [_bytes_of(weights) for weights in parts.values()]
+    length, (before, after) = LENGTH.pack(len(text)), (text[: len(BEGINNING)], text[CHECKED - 8 :])
+    yield length + before + _checksum(length, after, *buffers) + after
     yield from buffers
+
+
+def _checksum(*pieces: bytes | memoryview) -> bytes:
+    checksum = 0
+    for piece in pieces:
+        checksum = zlib.crc32(piece, checksum)
+    return b"%08x" % checksum
+
+
+def _listing(layouts: Mapping[str, Layout]) -> dict[str, Any]:
+    """The tensors as safetensors lists them: one a part, one after the other."""
+    if METADATA in layouts:
+        raise ValueError(f"no part can have the name {METADATA}")
+    listing, begin = {}, 0
+    for name, layout in layouts.items():
+        span = [begin, begin + 4 * layout.size]
+        listing[name] = {"dtype": "F32", "shape": [layout.size], "data_offsets": span}
+        begin = span[1]
+    return listing
+
+
+def _bytes_in(layouts: Mapping[str, Layout]) -> int:
+    return 4 * sum(layout.size for layout in layouts.values())
 
 
 def _bytes_of(weights: Weights) -> memoryview:
     return memoryview(weights.flat.contiguous().numpy().view("uint8"))  # type: ignore[arg-type]
 
 
-def _weights(listing: list[Header], data: bytearray, offset: int) -> dict[str, Weights]:
-    layouts = {_text(part["name"]): _layout(part["layout"]) for part in listing}
-    if len(data) - offset != 4 * sum(layout.size for layout in layouts.values()):
-        raise ValueError("the layouts do not fit the length")
+def _weights(layouts: Mapping[str, Layout], data: bytearray, offset: int) -> dict[str, Weights]:
     parts = {}
     for name, layout in layouts.items():
         size = layout.size
@@ -111,15 +140,10 @@ def _weights(listing: list[Header], data: bytearray, offset: int) -> dict[str, W
 
 def _layout(listing: Any) -> Layout:
     for name, shape, kind, group in listing:
-        _text(name)
+        if not isinstance(name, str):
+            raise TypeError("a name that is no text")
         if kind not in KINDS or group not in get_args(Group):
             raise ValueError("a layout with an entry of no known kind or group")
         if not all(type(size) is int and size >= 0 for size in shape):
             raise ValueError("a layout with a shape that is none")
     return Layout.from_json(listing)
-
-
-def _text(name: Any) -> str:
-    if not isinstance(name, str):
-        raise TypeError("a name that is no text")
-    return name

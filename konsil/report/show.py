@@ -11,7 +11,7 @@ from konsil.errors import RunError
 from konsil.evaluation.results import Row, read_results
 from konsil.federation.plan import Plan
 from konsil.federation.runner import RESULT_FILES, read_plan
-from konsil.federation.server import Record
+from konsil.federation.server import RECORD, Record
 from konsil.report.tables import result_table, selector_lines
 
 
@@ -51,7 +51,7 @@ def unfinished(plan: Plan, folder: Path, rows: list[Row], hash: str) -> list[str
     for job in plan.jobs:
         if (job.method, job.seed) in done:
             continue
-        record = folder / job.name / "server" / "record.knsl"
+        record = folder / job.name / "server" / RECORD
         reached = Record.load(record, hash).round if record.exists() else 0
         lines.append(f"{job.name}: round {reached} of {plan.experiment.rounds}")
     return lines

@@ -20,7 +20,7 @@ from konsil.federation.plan import Job, Plan
 from konsil.federation.runner import Run
 from konsil.federation.server import Record, Server
 from konsil.federation.site_worker import site_folder
-from konsil.federation.state import SiteState
+from konsil.federation.state import SiteState, StateFiles
 from konsil.weights import Parts
 
 SIZE = 32  # pixels a side
@@ -99,7 +99,7 @@ def train(plan: Plan, folder: Path, title: str = "", engine: Engine | None = Non
 def state_of(plan: Plan, folder: Path, site: str, title: str = "") -> SiteState:
     """What a site has on its disk."""
     job_folder = folder / _job(plan, title).name
-    return SiteState.load(site_folder(job_folder, site) / "state.knsl", plan.hash)
+    return SiteState.load(site_folder(job_folder, site) / StateFiles.NAMES[0], plan.hash)
 
 
 def whole_run(plan: Plan, folder: Path, resume: bool = False) -> list[Row]:

@@ -155,11 +155,11 @@ def same_files(got: dict[str, bytes], expected: dict[str, bytes]) -> None:
 def test_killed_in_one_process(trio, undisturbed, tmp_path):
     """Between a site's state and the server's record, after the record, in the evaluation."""
     victim = Victim(trio, tmp_path, rounds=ROUNDS, engine="inprocess")
-    assert victim.kill_when(appears("local/seed0/sites/south/state.knsl"))
-    assert victim.kill_when(appears("fedavg/seed0/server/record.knsl"))
+    assert victim.kill_when(appears("local/seed0/sites/south/state.safetensors"))
+    assert victim.kill_when(appears("fedavg/seed0/server/record.safetensors"))
     # what kills in the middle of a write leave, put there for certain
-    (victim.folder / "fedavg/seed0/server/.record.knsl.1.part").write_bytes(b"")
-    (victim.folder / "fedavg/seed0/sites/north/.state.knsl.1.part").write_bytes(b"KNSL1\n\0")
+    (victim.folder / "fedavg/seed0/server/.record.safetensors.1.part").write_bytes(b"")
+    (victim.folder / "fedavg/seed0/sites/north/.state.safetensors.1.part").write_bytes(b"\0\1")
     with open(victim.folder / "events.jsonl", "a") as log:
         log.write('{"time": "2026-')
     assert victim.kill_when(said("examining", "fedsm"))
@@ -170,7 +170,7 @@ def test_killed_in_one_process(trio, undisturbed, tmp_path):
 def test_killed_with_worker_processes(trio, undisturbed, tmp_path):
     """First the coordinator alone, so that its workers outlive it; then all of them."""
     victim = Victim(trio, tmp_path, rounds=ROUNDS, engine="processes")
-    assert victim.kill_when(appears("fedsm/seed0/sites/north/state.knsl"), whole_group=False)
+    assert victim.kill_when(appears("fedsm/seed0/sites/north/state.safetensors"), whole_group=False)
     assert victim.kill_when(said("site_done", "fedsoup"))
     same_files(victim.finish(), undisturbed(ROUNDS))
 

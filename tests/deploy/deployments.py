@@ -32,7 +32,7 @@ from konsil.report.audit import read_trail
 
 PATIENCE = 900.0  # seconds; only a hung run needs them
 GLANCE = 0.05
-PARTY = "konsil.deploy.party_process"
+COMPUTES = "konsil.deploy.client_process"
 
 
 def in_process(experiment: Experiment, folder: Path) -> Path:
@@ -103,7 +103,7 @@ class Submitted:
         return {site: rounds for site, rounds in missed.items() if rounds}
 
 
-class Ward(Local):
+class Deployed(Local):
     """A server and its sites; `proxied` ones reach the server through a proxy of the test's."""
 
     def __init__(
@@ -160,7 +160,7 @@ class Ward(Local):
         _signal(self._computing(site), signal.SIGCONT)
 
     def _computing(self, site: str) -> psutil.Process:
-        return next(p for p in self.tree(site) if PARTY in _command(p))
+        return next(p for p in self.tree(site) if COMPUTES in _command(p))
 
     def tree(self, party: str) -> list[psutil.Process]:
         """A party's process and all below it."""
@@ -189,11 +189,11 @@ def wait_for(condition: Callable[[], Any], what: str, patience: float = PATIENCE
     return time.monotonic() - begun
 
 
-def finish(run: Submitted, ward: Ward) -> float:
+def finish(run: Submitted, deployed: Deployed) -> float:
     """Wait until the run is over; it must have finished."""
     seconds = wait_for(
         lambda: run.outcome.state in ("finished", "failed"),
-        f"the end of {run.folder.name}; said:\n" + "\n".join(ward.said[-40:]),
+        f"the end of {run.folder.name}; said:\n" + "\n".join(deployed.said[-40:]),
     )
     assert run.outcome.state == "finished", run.outcome.reason
     return seconds

@@ -50,8 +50,8 @@ def test_the_same_bits_as_in_process(experiment, tmp_path, method):
     assert models(tmp_path / "run") == models(alone)
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"
     for site in SITES:  # what a further round would have needed is gone, the site's model is not
-        folder = tmp_path / "parties" / site
-        assert not list(folder.rglob("state.knsl"))
+        folder = tmp_path / "clients" / site
+        assert not list(folder.rglob("state.safetensors"))
         if method in ("fedsm", "fedsoup"):
             assert list(folder.rglob("best/personal.safetensors"))
 
@@ -70,16 +70,16 @@ def test_classification_finds_the_classes_of_all_sites(experiment, shades, tmp_p
 
 
 def test_a_run_goes_on_after_everybody_was_stopped(experiment, tmp_path):
-    """The coordinator loses a site in round 2; new parties and a new coordinator go on."""
+    """The coordinator loses a site in round 2; new clients and a new coordinator go on."""
     e = experiment(methods=["fedsm"], rounds=3)
-    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    link = direct.DirectLink(direct.clients(e, tmp_path, SITES))
     send = link.send
 
-    def cut(topic, messages, deadline=None):
+    def cut(topic, sites, message, deadline=None):
         requests = sum(topic == "request" for topic, *_ in link.passed)
         if topic == "request" and requests >= 6:
             link.gone = {"south"}
-        yield from send(topic, messages, deadline)
+        yield from send(topic, sites, message, deadline)
 
     link.send = cut
     with pytest.raises(RoundFailed, match="south: not connected"):
@@ -93,18 +93,18 @@ def test_a_run_goes_on_after_everybody_was_stopped(experiment, tmp_path):
 def test_a_new_run_of_a_stopped_runs_plan(experiment, tmp_path):
     """The same experiment under another name begins anew; the stopped one goes on as it was."""
     e = experiment(methods=["fedsm"], rounds=3)
-    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    link = direct.DirectLink(direct.clients(e, tmp_path, SITES))
     send = link.send
 
-    def cut(topic, messages, deadline=None):
+    def cut(topic, sites, message, deadline=None):
         if sum(topic == "request" for topic, *_ in link.passed) >= 8:
             link.gone = {"south"}
-        yield from send(topic, messages, deadline)
+        yield from send(topic, sites, message, deadline)
 
     link.send = cut
     with pytest.raises(RoundFailed, match="south: not connected"):
         coordinate(without_places(e), SITES, link, tmp_path / "run")
-    again = direct.DirectLink(link.parties)
+    again = direct.DirectLink(link.clients)
     coordinate(without_places(e), SITES, again, tmp_path / "another")
     coordinate(without_places(e), SITES, again, tmp_path / "run")
     assert models(tmp_path / "another") == models(tmp_path / "run")
@@ -114,13 +114,13 @@ def test_a_new_run_of_a_stopped_runs_plan(experiment, tmp_path):
 def test_a_late_answer_is_an_absence(experiment, tmp_path, method):
     """South computes round 2, and its answer comes after the deadline: no trace of it is left."""
     e = experiment(methods=[method], rounds=4, server={"min_sites": 1, "deadline": 60})
-    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    link = direct.DirectLink(direct.clients(e, tmp_path, SITES))
     send = link.send
 
-    def slow(topic, messages, deadline=None):
+    def slow(topic, sites, message, deadline=None):
         requests = sum(topic == "request" for topic, *_ in link.passed)
         link.slow = {"south"} if requests == 2 * len(SITES) else set()  # a question and an answer
-        yield from send(topic, messages, deadline)
+        yield from send(topic, sites, message, deadline)
 
     link.send = slow
     coordinate(without_places(e), SITES, link, tmp_path / "run")
@@ -171,7 +171,7 @@ def test_what_goes_wrong_at_a_site_stays_there(experiment, squares, tmp_path):
         caught.value
     )
     assert "003" not in str(caught.value)
-    assert "003.png" in (tmp_path / "parties" / "south" / "audit.jsonl").read_text()
+    assert "003.png" in (tmp_path / "clients" / "south" / "audit.jsonl").read_text()
     assert "003.png" not in (tmp_path / "run" / "audit.jsonl").read_text()
 
 
@@ -195,10 +195,10 @@ def test_nothing_of_a_broken_federation_file_leaves(experiment, tmp_path, broken
     study.mkdir()
     if BROKEN[broken] is not None:
         (study / "federation.yaml").write_text(BROKEN[broken])
-    party = SiteClient("north", {"file": str(study)}, Policy(), tmp_path / "state")
+    client = SiteClient("north", {"file": str(study)}, Policy(), tmp_path / "state")
     sent = {**without_places(experiment()), "federation": {"image_size": 32}}
     asked = {"experiment": sent, "version": __version__, "sites": SITES, "labels": ["disc"]}
-    answer = party.answer(topic, json.dumps(asked).encode()).decode()
+    answer = client.answer(topic, json.dumps(asked).encode()).decode()
     assert answer[:1] == "R"
     assert answer.endswith("; the details are in the site's own log")
     for secret in ("Mueller", str(tmp_path), "federation.yaml", ".png"):
@@ -208,21 +208,21 @@ def test_nothing_of_a_broken_federation_file_leaves(experiment, tmp_path, broken
 
 def test_a_server_does_not_say_where_a_site_keeps_its_images(experiment, tmp_path):
     e = experiment()
-    party = direct.parties(e, tmp_path, SITES)["north"]
+    client = direct.clients(e, tmp_path, SITES)["north"]
     sent = without_places(e)
     sent["federation"] |= {"cache": str(tmp_path / "public"), "cache_limit": 1, "csv": "other.csv"}
-    mine = party.data.experiment(sent, []).federation
+    mine = client.data.experiment(sent, []).federation
     assert (mine.cache, mine.cache_limit, mine.csv) == (None, None, None)
     assert (mine.folder, mine.image_size) == (e.federation.folder, e.federation.image_size)
-    answer = party.answer("open", json.dumps({"experiment": sent, "labels": ["x"]}).encode())
+    answer = client.answer("open", json.dumps({"experiment": sent, "labels": ["x"]}).encode())
     assert answer[:1] == b"A"
     assert not (tmp_path / "public").exists()
 
 
 def test_a_site_chooses_its_cache(experiment, squares, tmp_path):
     own = {"folder": str(squares), "cache": str(tmp_path / "mine")}
-    party = SiteClient("north", own, Policy(), tmp_path / "state")
-    mine = party.data.experiment(without_places(experiment()), [])
+    client = SiteClient("north", own, Policy(), tmp_path / "state")
+    mine = client.data.experiment(without_places(experiment()), [])
     assert mine.federation.cache == tmp_path / "mine"
 
 
@@ -262,7 +262,7 @@ def test_a_site_runs_the_plans_plugins_and_no_other(experiment, plugins, tmp_pat
     wanted = plugins / "wanted.py"
     own = [plugins / "gone.py", plugins / "unwanted.py", wanted]
     link = direct.DirectLink(
-        direct.parties(
+        direct.clients(
             e, tmp_path, SITES, {"south": Policy(plugins=own), "north": Policy(plugins=[wanted])}
         )
     )
@@ -277,7 +277,7 @@ def test_a_plugin_that_a_site_has_not_read_is_refused(experiment, plugins, tmp_p
     wanted = plugins / "wanted.py"
     policies = {"south": Policy(plugins=[plugins / name for name in own])}
     link = direct.DirectLink(
-        direct.parties(e, tmp_path, SITES, {"north": Policy(plugins=[wanted])} | policies)
+        direct.clients(e, tmp_path, SITES, {"north": Policy(plugins=[wanted])} | policies)
     )
     with pytest.raises(RoundFailed) as caught:
         coordinate(without_places(e), SITES, link, tmp_path / "run", plugins=[wanted])
@@ -385,7 +385,7 @@ def test_a_policy_refuses(experiment, tmp_path, policy, said):
         direct.deploy(experiment(), tmp_path, SITES, {"south": policy})
     assert said in str(caught.value)
     assert "south" in str(caught.value)
-    assert said in (tmp_path / "parties" / "south" / "audit.jsonl").read_text()
+    assert said in (tmp_path / "clients" / "south" / "audit.jsonl").read_text()
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_a_site_keeps_its_specialist(experiment, tmp_path):
     facts = json.loads((folder / "model.json").read_text())
     assert facts["withheld"] == ["south"]
     assert set(facts["files"]) == {"global", "selector", "north"}
-    assert list((tmp_path / "parties" / "south").rglob("best/personal.safetensors"))
+    assert list((tmp_path / "clients" / "south").rglob("best/personal.safetensors"))
     with pytest.raises(RoundFailed, match="hand_out_specialist: false"):
         direct.deploy(
             experiment(methods=["fedsm-extra"]),
@@ -451,37 +451,37 @@ def rounded(folder: Path) -> list[list[str]]:
 def test_a_changed_plan_is_refused(experiment, tmp_path):
     link = direct.deploy(experiment(), tmp_path, SITES)
     [plan] = {p for t, s, p in link.passed if t == "agree" and s == "north" and p[:1] == b"{"}
-    party = link.parties["north"]
-    assert party.answer("agree", plan)[:1] == b"A"
-    for old, new in ((b'"rounds": 2', b'"rounds": 3'), (b'"lr": 0.001', b'"lr": 0.002')):
+    client = link.clients["north"]
+    assert client.answer("agree", plan)[:1] == b"A"
+    for old, new in ((b'"rounds":2', b'"rounds":3'), (b'"lr":0.001', b'"lr":0.002')):
         assert old in plan
-        answer = party.answer("agree", plan.replace(old, new))
+        answer = client.answer("agree", plan.replace(old, new))
         assert answer[:1] == b"R"
         assert b"it was changed on its way" in answer
     [request, *_] = [p for t, s, p in link.passed if t == "request" and s == "north"]
     for place in (30, len(request) // 2, len(request) - 3):
         damaged = bytearray(request)
         damaged[place] ^= 1
-        assert party.answer("request", bytes(damaged))[:1] == b"R"
+        assert client.answer("request", bytes(damaged))[:1] == b"R"
     other = direct.deploy(experiment(rounds=1), tmp_path / "other", SITES)
     [stranger, *_] = [p for t, s, p in other.passed if t == "request" and s == "north"]
-    assert b"this site has not agreed to it" in party.answer("request", stranger)
+    assert b"this site has not agreed to it" in client.answer("request", stranger)
 
 
 def interrupted(e, tmp_path) -> direct.DirectLink:
     """A run whose sites are gone after round 1."""
-    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    link = direct.DirectLink(direct.clients(e, tmp_path, SITES))
     send = link.send
 
-    def cut(topic, messages, deadline=None):
+    def cut(topic, sites, message, deadline=None):
         if sum(topic == "request" for topic, *_ in link.passed) >= 2 * len(SITES):
             link.gone = set(SITES)
-        yield from send(topic, messages, deadline)
+        yield from send(topic, sites, message, deadline)
 
     link.send = cut
     with pytest.raises(RoundFailed):
         coordinate(without_places(e), SITES, link, tmp_path / "run")
-    return direct.DirectLink(link.parties)
+    return direct.DirectLink(link.clients)
 
 
 def test_a_plan_that_was_changed_at_the_server_goes_no_further(experiment, tmp_path):
@@ -493,6 +493,16 @@ def test_a_plan_that_was_changed_at_the_server_goes_no_further(experiment, tmp_p
         coordinate(without_places(e), SITES, link, tmp_path / "run")
     assert link.passed == []
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "failed"
+
+
+def test_a_run_that_an_older_server_began_goes_no_further(experiment, tmp_path):
+    e = experiment(rounds=2)
+    link = interrupted(e, tmp_path)
+    path = tmp_path / "run" / "plan.yaml"
+    path.write_text(path.read_text().replace(f"version: {__version__}", "version: 0.1.0"))
+    with pytest.raises(RunError, match=r"this run was begun by Konsil 0\.1\.0, this is Konsil"):
+        coordinate(without_places(e), SITES, link, tmp_path / "run")
+    assert link.passed == []
 
 
 def test_a_run_that_has_begun_keeps_its_plan(experiment, tmp_path):
@@ -515,8 +525,8 @@ def test_a_run_that_has_begun_keeps_its_plan(experiment, tmp_path):
 )
 def test_a_site_that_lies_harms_nobody_but_itself(experiment, tmp_path, forge, why):
     e = experiment(rounds=2, server={"min_sites": 1})
-    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
-    honest = link.parties["south"].answer
+    link = direct.DirectLink(direct.clients(e, tmp_path, SITES))
+    honest = link.clients["south"].answer
 
     def lie(topic, payload):
         answer = honest(topic, payload)
@@ -524,7 +534,7 @@ def test_a_site_that_lies_harms_nobody_but_itself(experiment, tmp_path, forge, w
             return b"A" + forge(reply)
         return answer
 
-    link.parties["south"].answer = lie
+    link.clients["south"].answer = lie
     coordinate(without_places(e), SITES, link, tmp_path / "run")
     trail = [json.loads(x) for x in (tmp_path / "run" / "audit.jsonl").read_text().splitlines()]
     missing = [x for x in trail if x["event"] == "missing"]
@@ -537,7 +547,7 @@ def test_a_site_that_lies_harms_nobody_but_itself(experiment, tmp_path, forge, w
 def test_audit_trails_of_both_sides_agree(experiment, tmp_path):
     direct.deploy(experiment(), tmp_path, SITES)
     ours = trail(tmp_path / "run", "received")
-    theirs = [e for s in SITES for e in trail(tmp_path / "parties" / s, "sent")]
+    theirs = [e for s in SITES for e in trail(tmp_path / "clients" / s, "sent")]
     assert {e["sha256"] for e in ours} == {e["sha256"] for e in theirs}
     assert {"site", "kind", "round", "parts", "bytes", "time", "party"} <= set(ours[0])
     assert ours[0]["parts"]["global"]["norm"] > 0

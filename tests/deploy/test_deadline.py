@@ -4,11 +4,12 @@ import pytest
 
 from konsil.deploy import deadline
 from konsil.deploy.deadline import RoundClock
-from konsil.federation.messages import Request
+from konsil.federation.messages import Request, RoundRequest
 
 
 def question(number: int) -> Request:
-    return Request("round", "fedsm/seed0", "north", number, "plan")
+    body = RoundRequest(validation=True, after=0)
+    return Request("round", "fedsm/seed0", "north", number, "plan", body)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ import pytest
 pytest.importorskip("nvflare")
 
 import deployments
-from deployments import Submitted, Ward, wait_for
+from deployments import Deployed, Submitted, wait_for
 
 from konsil.config import Experiment, check_experiment
 from konsil.deploy.admin import connect
@@ -74,11 +74,11 @@ def tiny(folder: Path, sites: list[str], seed: int, rounds: int = 3, **blocks: A
 
 
 @pytest.fixture(scope="module")
-def pair(shades, tmp_path_factory) -> Iterator[Ward]:
+def pair(shades, tmp_path_factory) -> Iterator[Deployed]:
     """Two sites; south behind a proxy."""
     e = tiny(shades, ["north", "south"], 0)
-    with Ward(e, tmp_path_factory.mktemp("pair"), proxied=("south",)) as ward:
-        yield ward
+    with Deployed(e, tmp_path_factory.mktemp("pair"), proxied=("south",)) as deployed:
+        yield deployed
 
 
 def doing(run: Submitted) -> str:
@@ -142,7 +142,9 @@ def test_killed_at_random(pair, shades, tmp_path, record):
     assert different == []
 
 
-def _struck(ward: Ward, run: Submitted, length: int, chance: random.Random) -> Iterator[Strike]:
+def _struck(
+    deployed: Deployed, run: Submitted, length: int, chance: random.Random
+) -> Iterator[Strike]:
     """Strike a run at random moments, until it is done or has had enough.
 
     A moment is a number of messages and some seconds, so that it is one of a busy machine too.
@@ -153,36 +155,36 @@ def _struck(ward: Ward, run: Submitted, length: int, chance: random.Random) -> I
         time.sleep(chance.uniform(0, 1))
         if run.has("job_done"):
             return
-        kind, site = chance.choice(KINDS), chance.choice(ward.sites)
+        kind, site = chance.choice(KINDS), chance.choice(deployed.sites)
         pause, at = chance.uniform(0, 6), doing(run)
-        _strike(ward, kind, site, pause, chance)
+        _strike(deployed, kind, site, pause, chance)
         yield Strike(kind, "" if "server" in kind else site, at, pause, datetime.now(UTC))
 
 
-def _strike(ward: Ward, kind: str, site: str, pause: float, chance: random.Random) -> None:
+def _strike(deployed: Deployed, kind: str, site: str, pause: float, chance: random.Random) -> None:
     """Kill, wait, start again what does not start by itself."""
     hit = {"site": [site], "server": [SERVER], "both": [site, SERVER]}.get(kind)
     if hit is None:
         party = SERVER if "server" in kind else site
-        ward.kill_one(party, chance)
+        deployed.kill_one(party, chance)
         time.sleep(2)  # its parent notices
-        hit = [party] if ward.children[party].code is not None else []
+        hit = [party] if deployed.children[party].code is not None else []
     else:
-        ward.kill(*hit)
+        deployed.kill(*hit)
     time.sleep(pause)
     chance.shuffle(hit)
     for party in hit:
-        ward.start(party)
+        deployed.start(party)
 
 
 # --- a site that stays away -----------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def trio(shades, tmp_path_factory) -> Iterator[Ward]:
+def trio(shades, tmp_path_factory) -> Iterator[Deployed]:
     e = tiny(shades, sorted(COUNTS), 0)
-    with Ward(e, tmp_path_factory.mktemp("trio")) as ward:
-        yield ward
+    with Deployed(e, tmp_path_factory.mktemp("trio")) as deployed:
+        yield deployed
 
 
 def hangs_at_north(run: Submitted) -> bool:
@@ -229,14 +231,14 @@ def in_round(run: Submitted, number: int) -> None:
     wait_for(lambda: run.has("round_started", round=number), f"round {number}")
 
 
-def cut_for(ward: Ward, seconds: float) -> None:
-    ward.proxies["south"].cut()
+def cut_for(deployed: Deployed, seconds: float) -> None:
+    deployed.proxies["south"].cut()
     time.sleep(seconds)
-    ward.proxies["south"].mend()
+    deployed.proxies["south"].mend()
 
 
-def south_has(ward: Ward, event: str, job: str, number: int) -> bool:
-    trail = deployments.read_trail(ward.state("south") / "audit.jsonl")
+def south_has(deployed: Deployed, event: str, job: str, number: int) -> bool:
+    trail = deployments.read_trail(deployed.state("south") / "audit.jsonl")
     wanted = {"event": event, "round": number, "job": job, "kind": "round"}
     return any(wanted.items() <= line.items() for line in trail)
 
@@ -350,18 +352,18 @@ def test_a_full_disk_at_a_site(shades, tmp_path, record):
     """Named at both ends, nothing lost, and the run goes on when there is room again."""
     e = tiny(shades, ["north", "south"], 400)
     with (
-        small_disk(tmp_path / "ward" / "south" / "state", 40) as disk,
-        Ward(e, tmp_path / "ward") as ward,
+        small_disk(tmp_path / "deployed" / "south" / "state", 40) as disk,
+        Deployed(e, tmp_path / "deployed") as deployed,
     ):
-        run = ward.submit(e, "full")
+        run = deployed.submit(e, "full")
         wait_for(lambda: run.has("round_done", round=1), "round 1")
         ballast = fill(disk)
         what = "No space left"
-        wait_for(lambda: any(what in line for line in ward.said), "a word at the site")
+        wait_for(lambda: any(what in line for line in deployed.said), "a word at the site")
         wait_for(lambda: what in str([x for x in run.trail if x["event"] == "missing"]), "a reason")
         ballast.unlink()
         before = sessions(run)
         waited = wait_for(lambda: sessions(run) > before, "going on")
         record("disk full", "south", doing(run), 0.0, waited, "")
-        deployments.finish(run, ward)
+        deployments.finish(run, deployed)
         deployments.same_files(run.folder, deployments.in_process(e, tmp_path / "alone"))

@@ -79,7 +79,7 @@ def test_each_site_gets_its_own_bytes_and_late_ones_are_not_waited_for(local, ad
     assert found[3]["seconds"] >= 1.5
     assert "ended while it was at work" in answers[5]["south"]
     assert answers[5]["west"] == found[5]["expected"]["west"]
-    assert any("the party ended (7)" in line for line in said)
+    assert any("the site client ended (7)" in line for line in said)
 
 
 def test_what_a_person_stopped_stays_stopped_until_it_is_submitted_again(local, admin, tmp_path):

@@ -57,7 +57,7 @@ def test_a_run_that_finished_or_failed_is_over_however_its_session_ended(status)
     assert (failed.state, failed.reason) == ("failed", "no such method")
 
 
-def test_what_a_person_aborted_is_stopped_and_what_the_keeper_ended_goes_on():
+def test_what_a_person_aborted_is_stopped_and_what_the_supervisor_ended_goes_on():
     assert follow(ABORTED).state == "stopped"
     next_one = follow(ABORTED, Note(session=3, ended="south is back"))
     assert (next_one.state, next_one.session, next_one.reason) == ("waiting", 4, "south is back")

@@ -6,18 +6,19 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Client, Listener
 from pathlib import Path
+from typing import Any
 
 import direct
 import pytest
 
 from konsil.config import check_experiment
+from konsil.deploy.client_process import serve
 from konsil.deploy.coordinator import coordinate, without_places
 from konsil.deploy.guard import FILE
-from konsil.deploy.party_process import serve
 from konsil.deploy.policy import Policy
 from konsil.deploy.site_client import SiteClient
 from konsil.errors import RoundFailed
-from konsil.federation.messages import Reply, Request
+from konsil.federation.messages import Body, Reply, Request
 from konsil.testing import SIZE
 from konsil.weights import Weights
 
@@ -37,16 +38,16 @@ class Trained:
             "rounds": ROUNDS,
         }
         self.experiment, self.folder = check_experiment(raw, "test"), folder
-        self.link = direct.DirectLink(direct.parties(self.experiment, folder, SITES))
+        self.link = direct.DirectLink(direct.clients(self.experiment, folder, SITES))
         send = self.link.send
 
-        def cut(topic, messages, deadline=None):
+        def cut(topic, sites, message, deadline=None):
             asked = sum(topic == "request" for topic, *_ in self.link.passed) // 2
             if topic == "done":
                 return
             if asked >= stop_after * len(SITES):
                 self.link.gone = set(SITES)
-            yield from send(topic, messages, deadline)
+            yield from send(topic, sites, message, deadline)
 
         self.link.send = cut
         try:
@@ -57,7 +58,7 @@ class Trained:
     @property
     def north(self) -> SiteClient:
         """As it is after a restart."""
-        return direct.parties(self.experiment, self.folder, SITES)["north"]
+        return direct.clients(self.experiment, self.folder, SITES)["north"]
 
     @property
     def asked(self) -> list[tuple[Request, bytes]]:
@@ -66,14 +67,14 @@ class Trained:
         pairs = zip(north[::2], north[1::2], strict=True)
         return [(Request.from_bytes(question), answer) for question, answer in pairs]
 
-    def first(self, kind: str, **facts) -> Request:
+    def first(self, kind: str, **body) -> Request:
         for request, _ in self.asked:
-            if request.kind == kind and facts.items() <= request.facts.items():
+            if request.kind == kind and body.items() <= dict(request.body).items():
                 return request
-        raise AssertionError(f"no {kind} with {facts}")
+        raise AssertionError(f"no {kind} with {body}")
 
     def notes(self) -> list[Path]:
-        return list((self.folder / "parties" / "north").rglob(FILE))
+        return list((self.folder / "clients" / "north").rglob(FILE))
 
 
 @pytest.fixture(scope="module")
@@ -92,16 +93,25 @@ def begun(squares, tmp_path_factory) -> Trained:
     return Trained(squares, tmp_path_factory.mktemp("begun"), "fedsm", stop_after=ROUNDS)
 
 
-def said(party: SiteClient, request: Request) -> str:
+def said(client: SiteClient, request: Request) -> str:
     """The refusal of a request."""
-    answer = party.answer("request", request.to_bytes())
-    assert answer[:1] == b"R", f"answered: {Reply.from_bytes(answer[1:]).facts}"
+    answer = client.answer("request", request.to_bytes())
+    assert answer[:1] == b"R", f"answered: {Reply.from_bytes(answer[1:]).body}"
     assert answer.startswith(b"Rrefused: "), answer
     return answer[1:].decode()
 
 
-def with_facts(request: Request, **facts) -> Request:
-    return replace(request, facts=request.facts | facts)
+class Anything(Body):
+    """A body with whatever somebody put into it."""
+
+    content: dict[str, Any]
+
+    def model_dump(self, **_):
+        return self.content
+
+
+def with_body(request: Request, **changes) -> Request:
+    return replace(request, body=Anything(content=dict(request.body) | changes))
 
 
 def other(weights: Weights) -> Weights:
@@ -115,11 +125,11 @@ def other(weights: Weights) -> Weights:
 def test_the_same_questions_again_after_a_crash(run, request):
     """Every one, in any order, at a site that was restarted."""
     trained = request.getfixturevalue(run)
-    party = trained.north
+    client = trained.north
     after_training = [(q, a) for q, a in trained.asked if q.kind not in ("round",)]
     assert len({q.kind for q, _ in after_training}) == (4 if run == "fedsm" else 2)
     for question, answer in reversed(after_training):
-        assert party.answer("request", question.to_bytes()) == answer
+        assert client.answer("request", question.to_bytes()) == answer
 
 
 # --- one model for each question ----------------------------------------------------------------
@@ -139,8 +149,8 @@ def test_another_model_is_refused(fedsm, role, split):
 def test_another_gamma_is_another_model(fedsm):
     """Else the means at many thresholds would tell the score of a single image."""
     question = fedsm.first("evaluate", role="super", split="test", checkpoint="best")
-    gamma = 0.05 if question.facts["model"]["gamma"] != 0.05 else 0.1
-    changed = with_facts(question, model=question.facts["model"] | {"gamma": gamma})
+    gamma = 0.05 if question.body.model["gamma"] != 0.05 else 0.1
+    changed = with_body(question, model=question.body.model | {"gamma": gamma})
     assert "was answered for another model" in said(fedsm.north, changed)
 
 
@@ -178,25 +188,38 @@ ALTERED = {
     "an early end": ("finish", {"round": 2}, {}, "the plan asks that in round 3"),
     "an early look": ("evaluate", {"round": 1}, {}, "the plan asks that in round 3"),
     "after itself": ("round", {}, {"after": 1}, "after = 1: not a round before it"),
-    "after a text": ("round", {}, {"after": "0"}, "after = '0': not a round before it"),
-    "no validation": ("round", {}, {"validate": False}, "validate = True in this round"),
-    "a fact more": ("collect", {}, {"role": "personal"}, "expected ['checkpoint']"),
+    "after a text": ("round", {}, {"after": "0"}, "after: should be a valid integer, not 0"),
+    "no validation": ("round", {}, {"validation": False}, "validation = True in this round"),
+    "a fact more": ("collect", {}, {"role": "personal"}, "role: unknown"),
     "many gammas": ("calibrate", {}, {"gammas": [i / 1000 for i in range(1001)]}, "gammas: not"),
     "no gammas": ("calibrate", {}, {"gammas": []}, "gammas: not"),
     "a role": ("evaluate", {}, {"role": "selector"}, "role = 'selector': not one of fedsm's"),
-    "a list as role": ("evaluate", {}, {"role": ["global"]}, "not one of fedsm's"),
-    "a split": ("evaluate", {}, {"split": "train"}, "split = 'train': not val or test"),
-    "a checkpoint": ("evaluate", {}, {"checkpoint": "first"}, "checkpoint = 'first'"),
-    "a checkpoint to collect": ("collect", {}, {"checkpoint": "x"}, "checkpoint = 'x'"),
+    "a list as role": ("evaluate", {}, {"role": ["global"]}, "role: should be a valid string"),
+    "a split": ("evaluate", {}, {"split": "train"}, "split: should be 'val' or 'test', not train"),
+    "a checkpoint": (
+        "evaluate",
+        {},
+        {"checkpoint": "first"},
+        "checkpoint: should be 'best'",
+    ),
+    "a checkpoint to collect": (
+        "collect",
+        {},
+        {"checkpoint": "x"},
+        "checkpoint: should be 'best'",
+    ),
+    "before the first": ("round", {}, {"after": -1}, "after: should be greater than or equal to 0"),
+    "no number": ("calibrate", {}, {"gammas": [float("nan")]}, "gammas.0: should be a finite"),
+    "a model too many": ("evaluate", {}, {"model": {}}, "model: global is no super model"),
     "a model in private": ("evaluate", {}, {"role": "personal"}, "parts ['global'], expected []"),
 }
 
 
 @pytest.mark.parametrize("name", ALTERED)
 def test_other_questions_are_refused(fedsm, name):
-    kind, fields, facts, why = ALTERED[name]
+    kind, fields, body, why = ALTERED[name]
     question = fedsm.first(kind)
-    assert why in said(fedsm.north, replace(with_facts(question, **facts), **fields))
+    assert why in said(fedsm.north, replace(with_body(question, **body), **fields))
 
 
 @pytest.mark.parametrize(
@@ -216,7 +239,7 @@ def test_other_questions_are_refused(fedsm, name):
 @pytest.mark.parametrize("kind", ["calibrate", "evaluate"])
 def test_other_super_models_are_refused(fedsm, kind, facts, why):
     question = fedsm.first(kind, **({"role": "super"} if kind == "evaluate" else {}))
-    changed = with_facts(question, model=question.facts["model"] | facts)
+    changed = with_body(question, model=question.body.model | facts)
     assert why in said(fedsm.north, changed)
 
 
@@ -240,11 +263,11 @@ def test_only_a_super_models_method_hands_out(ditto, fedsm):
 
 
 def test_refused_questions_leave_no_folder(ditto):
-    party = ditto.north
-    before = sorted(party.state.rglob("*"))
-    question = replace(ditto.first("round"), job=str(party.state / "elsewhere"))
-    assert "not one of the plan's" in said(party, question)
-    assert sorted(party.state.rglob("*")) == before
+    client = ditto.north
+    before = sorted(client.state.rglob("*"))
+    question = replace(ditto.first("round"), job=str(client.state / "elsewhere"))
+    assert "not one of the plan's" in said(client, question)
+    assert sorted(client.state.rglob("*")) == before
 
 
 # --- the end of a run ---------------------------------------------------------------------------
@@ -255,32 +278,32 @@ def over(trained: Trained) -> bytes:
 
 
 def states(trained: Trained) -> dict[str, bytes]:
-    folder = trained.folder / "parties" / "north"
-    return {path.name: path.read_bytes() for path in folder.rglob("*.knsl")}
+    folder = trained.folder / "clients" / "north"
+    return {path.name: path.read_bytes() for path in folder.rglob("*.safetensors")}
 
 
-def last_note(party: SiteClient) -> dict:
-    return json.loads((party.state / "audit.jsonl").read_text().splitlines()[-1])
+def last_note(client: SiteClient) -> dict:
+    return json.loads((client.state / "audit.jsonl").read_text().splitlines()[-1])
 
 
 def test_a_run_that_is_not_over_keeps_its_state(begun):
-    kept, party = states(begun), begun.north
-    assert set(kept) == {"state.knsl", "before.knsl"}
-    assert party.answer("done", over(begun)) == b"A"
+    kept, client = states(begun), begun.north
+    assert set(kept) == {"state.safetensors", "before.safetensors"}
+    assert client.answer("done", over(begun)) == b"A"
     assert states(begun) == kept
-    note = last_note(party)
+    note = last_note(client)
     assert note["event"] == "done"
     assert note["reason"].startswith("state kept, training is not finished here: fedsm/seed0")
 
 
 def test_a_run_that_is_over_lets_its_state_go(squares, tmp_path):
     trained = Trained(squares, tmp_path, "fedavg")
-    party = trained.north
-    assert party.answer("done", over(trained)) == b"A"
+    client = trained.north
+    assert client.answer("done", over(trained)) == b"A"
     assert states(trained) == {}
-    assert "reason" not in last_note(party)
+    assert "reason" not in last_note(client)
     assert trained.notes()  # and no second model, ever
-    assert "is not finished" in said(party, trained.first("evaluate"))
+    assert "is not finished" in said(client, trained.first("evaluate"))
 
 
 def test_done_for_a_plan_that_nobody_agreed_to(begun):
@@ -293,47 +316,47 @@ def test_done_for_a_plan_that_nobody_agreed_to(begun):
 
 def test_only_the_plan_is_noted(begun):
     [plan, *_] = [p for t, s, p in begun.link.passed if (t, s) == ("agree", "north")]
-    party = begun.north
+    client = begun.north
     assert (
-        party.answer("agree", json.dumps(json.loads(plan) | {"more": "x" * 99}).encode())[:1]
+        client.answer("agree", json.dumps(json.loads(plan) | {"more": "x" * 99}).encode())[:1]
         == b"A"
     )
-    [noted] = (party.state / "plans").iterdir()
+    [noted] = (client.state / "plans").iterdir()
     assert "more" not in json.loads(noted.read_text())
     assert {"hash", "experiment", "run", "counts"} <= set(json.loads(noted.read_text()))
 
 
 def test_a_message_is_refused_by_its_length(tmp_path):
-    party = SiteClient("north", {}, Policy(max_payload="10 KB"), tmp_path)
-    assert party.too_large("request", 10_000) == b""
-    refusal = party.too_large("request", 10_001)
+    client = SiteClient("north", {}, Policy(max_payload="10 KB"), tmp_path)
+    assert client.too_large("request", 10_000) == b""
+    refusal = client.too_large("request", 10_001)
     assert (
         refusal == b"Rrefused: message of 10,001 bytes: max_payload of this site's policy is 10 KB"
     )
-    assert party.answer("request", bytes(10_001)) == refusal
-    assert last_note(party)["event"] == "refused"
+    assert client.answer("request", bytes(10_001)) == refusal
+    assert last_note(client)["event"] == "refused"
 
 
 @pytest.fixture
 def socket(tmp_path_factory, monkeypatch):
     """A site that answers with what it was asked, and takes no message above 10 KB."""
     folder = tmp_path_factory.mktemp("s")
-    party = SiteClient("north", {}, Policy(max_payload="10 KB"), folder / "state")
-    party.copied = []
+    client = SiteClient("north", {}, Policy(max_payload="10 KB"), folder / "state")
+    client.copied = []
 
     def answer(topic: str, payload: bytes) -> bytes:
-        party.copied.append(len(payload))
+        client.copied.append(len(payload))
         return topic.encode() + payload
 
     def serving() -> None:
         with suppress(OSError):  # the listener is closed
-            serve(listener, answer, party.too_large)
+            serve(listener, answer, client.too_large)
 
     address = str(folder / "s")
     listener = Listener(address, family="AF_UNIX")
-    monkeypatch.setenv("KONSIL_PARTY", address)
+    monkeypatch.setenv("KONSIL_CLIENT", address)
     threading.Thread(target=serving, daemon=True).start()
-    yield party
+    yield client
     listener.close()
 
 
@@ -351,7 +374,7 @@ def test_over_the_socket_a_long_message_is_refused_before_it_is_copied(socket):
 def test_over_the_socket_who_asks_and_leaves_holds_up_nobody(socket):
     executor = pytest.importorskip("konsil.deploy.flare.executor")
     for words in ([], [b"open"], [b"open", b"3"]):
-        with Client(executor.os.environ["KONSIL_PARTY"], family="AF_UNIX") as gone:
+        with Client(executor.os.environ["KONSIL_CLIENT"], family="AF_UNIX") as gone:
             for word in words:
                 gone.send_bytes(word)
     assert executor.ask("open", b"xyz", lambda: False) == b"openxyz"

@@ -1,7 +1,6 @@
 """One site's malformed or absurd replies harm nobody but itself."""
 
 import json
-import struct
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -26,7 +25,7 @@ from konsil.federation.messages import Failure, Reply, Request
 from konsil.federation.plan import Plan
 from konsil.federation.runner import Run, read_plan
 from konsil.federation.server import Server
-from konsil.federation.storage import MAGIC, PREFIX
+from konsil.federation.storage import BEGINNING, CHECKED, LENGTH, pack
 from konsil.weights import Layout, Weights
 
 SITES = ["north", "south"]
@@ -46,33 +45,39 @@ def experiment(folder: Path, **blocks: Any) -> Experiment:
     return check_experiment(raw | blocks, "test")
 
 
-def said(**facts: Any) -> Forge:
-    return lambda r: replace(r, facts=r.facts | facts).to_bytes()
-
-
 def meant(**fields: Any) -> Forge:
-    return lambda r: replace(r, **fields).to_bytes()
+    def forge(reply: Reply) -> bytes:
+        parts = fields.get("parts", reply.parts)
+        changed = {name: value for name, value in fields.items() if name != "parts"}
+        return pack(reply.header() | changed, parts)
+
+    return forge
+
+
+def said(**body: Any) -> Forge:
+    return lambda r: meant(body=r.header()["body"] | body)(r)
 
 
 def signed(text: bytes, body: bytes = b"") -> bytes:
     """A right checksum around whatever somebody put into it."""
-    return PREFIX.pack(MAGIC, len(text), zlib.crc32(text + body)) + text + body
+    length, rest = LENGTH.pack(len(text)), text[CHECKED - LENGTH.size :]
+    return length + BEGINNING + b"%08x" % zlib.crc32(rest + body, zlib.crc32(length)) + rest + body
 
 
 def nested(reply: Reply) -> bytes:
-    return signed(b'{"header": ' + b"[" * 10**5 + b"]" * 10**5 + b', "parts": []}')
+    return signed(BEGINNING + b'00000000", "konsil": ' + b"[" * 10**5 + b"]" * 10**5 + b"}}")
 
 
 def weighing(weight: Any) -> Forge:
-    return lambda r: said(weights=dict.fromkeys(r.facts["weights"], weight))(r)
+    return lambda r: said(weights=dict.fromkeys(r.parts, weight))(r)
 
 
 def deploy_with_liar(
     e: Experiment, folder: Path, forge: Forge, when: Callable[[Reply], bool]
 ) -> direct.DirectLink:
     """South computes as it should, and sends something else."""
-    link = direct.DirectLink(direct.parties(e, folder, SITES))
-    honest = link.parties["south"].answer
+    link = direct.DirectLink(direct.clients(e, folder, SITES))
+    honest = link.clients["south"].answer
 
     def lie(topic: str, payload: bytes) -> bytes:
         answer = honest(topic, payload)
@@ -81,7 +86,7 @@ def deploy_with_liar(
             return b"A" + forge(reply) if when(reply) else answer
         return answer
 
-    link.parties["south"].answer = lie  # type: ignore[method-assign]
+    link.clients["south"].answer = lie  # type: ignore[method-assign]
     coordinate(without_places(e), SITES, link, folder / "run")
     return link
 
@@ -128,7 +133,7 @@ IN_A_ROUND: dict[str, Forge] = {
     "measure of no number": said(measures={"global": "x"}),
     "measure NaN": said(measures={"global": NAN}),
     "negative images": said(images=-4),
-    "facts as a list": meant(facts=["x"]),
+    "body as a list": meant(body=["x"]),
     "round as a list": meant(round=[1]),
     "another kind": meant(kind="collect"),
     "nested too deep": nested,
@@ -171,7 +176,7 @@ AT_THE_END: dict[str, tuple[str, Forge, str]] = {
     "no columns": ("evaluate", said(columns={}), r"columns \[\], expected \['dice'\]"),
     "another column": ("evaluate", said(columns={"x": [1.0]}), r"columns \['x'\]"),
     "too few values": ("evaluate", said(columns={"dice": [1.0]}), "dice: 1 values, expected"),
-    "facts of another kind": ("evaluate", meant(facts=[]), "facts is"),
+    "body of another kind": ("evaluate", meant(body=[]), "body: should be"),
     "another plan": ("evaluate", meant(plan="other"), "plan other, not"),
 }
 
@@ -214,7 +219,7 @@ class Replay:
 
 
 def _key(request: Request) -> tuple[Any, ...]:
-    about = (request.facts.get(name) for name in ("role", "split", "checkpoint"))
+    about = (getattr(request.body, name, None) for name in ("role", "split", "checkpoint"))
     return (request.site, request.kind, request.round, *about)
 
 
@@ -260,11 +265,29 @@ def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
         yield from places(value, (*path, name))
 
 
+METADATA = ("konsil", "layouts")  # JSON texts within the JSON
+
+
+def opened(message: bytes) -> tuple[dict[str, Any], bytes]:
+    """The JSON of a message, also that within it, and its buffers."""
+    end = LENGTH.size + LENGTH.unpack_from(message)[0]
+    content = json.loads(message[LENGTH.size : end])
+    for name in METADATA:
+        content["__metadata__"][name] = json.loads(content["__metadata__"][name])
+    return content, message[end:]
+
+
+def closed(content: dict[str, Any], body: bytes) -> bytes:
+    metadata = content.get("__metadata__")
+    if isinstance(metadata, dict):
+        inner = {name: json.dumps(metadata[name]) for name in METADATA if name in metadata}
+        content = content | {"__metadata__": {"checksum": "0" * 8} | metadata | inner}
+    return signed(json.dumps(content).encode(), body)
+
+
 def mutated(message: bytes, data: st.DataObject) -> bytes:
     """A message with one thing in its JSON replaced, taken out, or added."""
-    _, length, _ = struct.unpack_from(PREFIX.format, message)
-    end = PREFIX.size + length
-    content = json.loads(message[PREFIX.size : end])
+    content, body = opened(message)
     *way, last = data.draw(st.sampled_from(sorted(places(content), key=len)), label="place")
     holder = content
     for name in way:
@@ -278,7 +301,13 @@ def mutated(message: bytes, data: st.DataObject) -> bytes:
         holder.insert(last, data.draw(ODD))
     else:
         holder[data.draw(ODD_TEXTS)] = data.draw(ODD)
-    return signed(json.dumps(content).encode(), message[end:])
+    return closed(content, body)
+
+
+def test_a_message_opened_and_closed_is_the_same(recorded):
+    _, replay, _ = recorded
+    for message in replay.honest.values():
+        assert Reply.from_bytes(closed(*opened(message))).body == Reply.from_bytes(message).body
 
 
 @settings(max_examples=40, deadline=None)

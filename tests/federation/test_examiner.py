@@ -3,6 +3,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
@@ -10,11 +11,20 @@ from sklearn.metrics import roc_auc_score
 from konsil.errors import RoundFailed
 from konsil.evaluation import Columns
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
-from konsil.federation.examiner import Examiner, Scores, pool, summary
-from konsil.federation.messages import Failure, Reply, Request
+from konsil.federation.examiner import Examiner
+from konsil.federation.messages import (
+    BadMessage,
+    CollectReply,
+    EvaluateRequest,
+    Failure,
+    Reply,
+    Request,
+)
 from konsil.federation.plan import Plan
+from konsil.federation.scores import Scores, pool, summary
 from konsil.tasks.classification import Classification
 from konsil.tasks.segmentation import Segmentation
+from konsil.weights import Layout, Weights
 
 SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
@@ -131,12 +141,13 @@ class Voices:
 
 
 def reply_to(request: Request, **changes: Any) -> Reply:
-    return Reply(**(request.header() | changes))
+    return Reply(**(vars(request) | {"body": CollectReply()} | changes))
 
 
 def asked(plan: Plan, answers: Callable[[Request], list[Reply | Failure]]) -> dict[str, str]:
     examiner = Examiner(plan, plan.jobs[0], Voices(answers))
-    return examiner._ask("evaluate", {}, {}, lambda reply: reply.site.upper())
+    body = EvaluateRequest(role="global", split="val", checkpoint="best")
+    return examiner._ask("evaluate", {}, body, lambda reply: reply.site.upper())
 
 
 def test_answers_are_read_in_the_rosters_order(make_plan):
@@ -160,3 +171,35 @@ def test_answers_are_read_in_the_rosters_order(make_plan):
 def test_who_does_not_answer_what_was_asked_is_named(make_plan, answers, why):
     with pytest.raises(RoundFailed, match=f"fedavg/seed0: .*{why}.*then go on with the run"):
         asked(make_plan(), answers)
+
+
+# --- specialists --------------------------------------------------------------------------------
+
+LAYOUT = Layout.build([("w", (2,), "trainable", "body")])
+
+
+def test_a_specialist_is_checked_like_an_upload(make_plan):
+    plan = make_plan(server={"max_rms": 10})
+    examiner = Examiner(plan, plan.jobs[0], Voices(lambda request: []))
+
+    def collected(parts: dict[str, Weights], **said: Any) -> Weights | None:
+        header = {"kind": "collect", "job": "fedsm/seed0", "site": "north", "round": 3}
+        reply = Reply.from_parts(header | {"plan": "plan0", "body": said}, parts)
+        return examiner._specialist(reply, LAYOUT)
+
+    good = Weights(LAYOUT, torch.tensor([1.0, 2.0]))
+    assert collected({"personal": good}) is good
+    assert collected({}, withheld=True) is None
+    with pytest.raises(BadMessage, match="withheld: should be a valid boolean, not no"):
+        collected({}, withheld="no")
+    other = Weights.zeros(Layout.build([("v", (2,), "trainable", "body")]))
+    bad = {
+        r"parts \['global'\], expected \['personal'\]": {"global": good},
+        r"parts \[\], expected": {},
+        r"personal: v \(2,\) where w": {"personal": other},
+        "personal: values that are not finite": {"personal": good * float("nan")},
+        "personal: root mean square": {"personal": good * 100.0},
+    }
+    for why, parts in bad.items():
+        with pytest.raises(BadMessage, match=why):
+            collected(parts)

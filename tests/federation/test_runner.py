@@ -16,6 +16,8 @@ from konsil import testing as toy
 from konsil.errors import RunError
 from konsil.evaluation.results import read_results
 from konsil.federation.runner import Run, read_plan
+from konsil.federation.server import RECORD
+from konsil.federation.state import StateFiles
 from konsil.files import write_text
 
 FIVE = ["centralized", "local", "fedavg", "fedsm", "fedsoup"]
@@ -89,7 +91,8 @@ def test_files_of_a_finished_run(finished):
             assert f"fedsm/seed0/sites/{site}/{checkpoint}/personal.safetensors" in files
     assert "fedsm/seed0/supermodel/model.json" in files
     assert read_plan(folder)["hash"] == plan.hash
-    assert not [f for f in files if f.endswith((".knsl", ".part"))]  # no state is kept
+    states = (*StateFiles.NAMES, RECORD)
+    assert not [f for f in files if f.endswith((*states, ".part"))]  # no state is kept
 
 
 def test_events_tell_the_story(finished):
@@ -130,7 +133,7 @@ def test_half_written_files_are_swept_away(finished, tmp_path):
     shutil.copytree(folder, tmp_path / "run")
     job = tmp_path / "run" / "fedsm" / "seed0"
     (job / ".result.json.99999.part").write_bytes(b"")
-    (job / "sites" / "north" / ".state.knsl.99999.part").write_bytes(b"KNSL1\nhalf")
+    (job / "sites" / "north" / ".state.safetensors.99999.part").write_bytes(b"\0\1half")
     (tmp_path / "run" / ".results.csv.99999.part").write_text("method,se")
     toy.whole_run(plan, tmp_path / "run", resume=True)
     assert toy.what_remains(tmp_path / "run") == toy.what_remains(folder)
@@ -185,11 +188,32 @@ def test_two_processes_do_not_share_a_folder(make_plan, tmp_path):
 def test_a_job_killed_before_it_could_tidy_up_is_tidied(finished, tmp_path):
     plan, folder = finished
     shutil.copytree(folder, tmp_path / "run")
-    state = tmp_path / "run" / "local" / "seed0" / "sites" / "north" / "state.knsl"
+    state = tmp_path / "run" / "local" / "seed0" / "sites" / "north" / "state.safetensors"
     state.write_bytes(b"left behind")
-    write_text(tmp_path / "run" / "local" / "seed0" / "server" / "record.knsl", "left behind")
+    write_text(
+        tmp_path / "run" / "local" / "seed0" / "server" / "record.safetensors", "left behind"
+    )
     toy.whole_run(plan, tmp_path / "run", resume=True)
     assert toy.what_remains(tmp_path / "run") == toy.what_remains(folder)
+
+
+OLDER = r"run: this run was begun by Konsil 0\.1\.0, this is Konsil .*: run it to its end with that"
+
+
+def test_a_run_of_an_older_version_is_not_gone_on_with(finished, tmp_path):
+    """Version 0.1.0 kept its states in files of its own, which nobody reads any more."""
+    plan, folder = finished
+    shutil.copytree(folder, tmp_path / "run")
+    old = read_plan(folder) | {"version": "0.1.0", "hash": "0" * 16}
+    (tmp_path / "run" / "plan.yaml").write_text(yaml.safe_dump(old))
+    job = tmp_path / "run" / "fedavg" / "seed0"
+    (job / "result.json").unlink()
+    for name in ("server/record.knsl", "sites/north/state.knsl"):
+        write_text(job / name, "KNSL1\n")
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with pytest.raises(RunError, match=OLDER):
+        toy.whole_run(plan, tmp_path / "run", resume=True)
+    assert before == {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
 
 
 # --- bad data, through the command line ---------------------------------------------------------

@@ -11,14 +11,16 @@ from konsil.config import ServerConfig
 from konsil.errors import ConfigError, RoundFailed, StateError, UploadRefused
 from konsil.federation.engines.inprocess import InProcessEngine
 from konsil.federation.intake import Holding, Intake
-from konsil.federation.messages import Failure, Reply, Request
+from konsil.federation.messages import Failure, Reply, Request, RoundReply, RoundRequest
 from konsil.federation.server import Record, pooled_means
 from konsil.weights import Layout, Weights
 
 LAYOUT = Layout.build([("w", (2,), "trainable", "body"), ("b", (1,), "trainable", "head")])
 OTHER_SHAPE = Layout.build([("w", (1,), "trainable", "body"), ("b", (2,), "trainable", "head")])
 OTHER_NAME = Layout.build([("v", (2,), "trainable", "body"), ("b", (1,), "trainable", "head")])
-REQUEST = Request("round", "fedavg/seed0", "a", 3, "plan0")
+ASKED = RoundRequest(validation=False, after=2)
+REQUEST = Request("round", "fedavg/seed0", "a", 3, "plan0", ASKED)
+SAID = {"weights": {"global": 2.0}, "measures": {}, "images": 0}
 
 
 def part(*values: float, layout: Layout = LAYOUT) -> Weights:
@@ -26,14 +28,23 @@ def part(*values: float, layout: Layout = LAYOUT) -> Weights:
 
 
 def reply(site: str = "a", weight: object = 2.0, **changes) -> Reply:
-    facts = {"weights": {"global": weight}, "measures": {}, "images": 0}
-    fields = {"parts": {"global": part(1, 2, 3)}, "facts": facts, "round": 3, "plan": "plan0"}
-    return Reply(**({"kind": "round", "job": "fedavg/seed0", "site": site} | fields | changes))
+    """As it arrives: nothing in it needs to be as it should."""
+    header = {
+        "kind": "round",
+        "job": "fedavg/seed0",
+        "site": site,
+        "round": 3,
+        "plan": "plan0",
+        "body": SAID | {"weights": {"global": weight}},
+    }
+    parts = changes.pop("parts", {"global": part(1, 2, 3)})
+    return Reply.from_parts(header | changes, parts)
 
 
-def said(weight: object = 2.0, **facts) -> Reply:
-    """A reply with other facts."""
-    return reply(facts={"weights": {"global": weight}, "measures": {}, "images": 0} | facts)
+def said(weight: object = 2.0, **changes) -> Reply:
+    """A reply with another body."""
+    body = SAID | {"weights": {"global": weight}} | changes
+    return reply(body={name: value for name, value in body.items() if value is not None})
 
 
 def roster(sites: str) -> dict[str, Holding]:
@@ -41,7 +52,7 @@ def roster(sites: str) -> dict[str, Holding]:
 
 
 def intake(*sites: str, validate: bool = False, **config) -> Intake:
-    request = replace(REQUEST, facts={"validate": validate, "after": 2})
+    request = replace(REQUEST, body=RoundRequest(validation=validate, after=2))
     layouts = {"global": LAYOUT}
     return Intake(request, roster(sites or ("a", "b")), layouts, ServerConfig(**config))
 
@@ -58,30 +69,48 @@ BAD = {
     "another plan": (reply(plan="plan1"), "plan1, not plan0"),
     "another job": (replace(reply(), job="fedsm/seed0"), "fedsm/seed0"),
     "foreign site": (reply("z"), "not in the roster"),
-    "weight zero": (reply(weight=0), "weight is 0"),
-    "negative weight": (reply(weight=-1.0), "weight is -1"),
-    "weight NaN": (reply(weight=NAN), "weight is nan"),
-    "infinite weight": (reply(weight=INF), "weight is inf"),
-    "no measures": (reply(facts={"weights": {"global": 1.0}}), "no validation measures"),
-    "weight missing": (reply(facts={"measures": {}, "images": 0}), "weight is None"),
-    "weight no number": (reply(weight="1"), "weight is 1"),
-    "weights of no shape": (reply(facts={"weights": [1], "measures": {}, "images": 0}), "weights"),
-    "weight of another part": (said(weights={"global": 1.0, "x": 1.0}), "weights of other parts"),
-    "weight that is a bool": (reply(weight=True), "weight is True"),
+    "weight zero": (reply(weight=0), "weights.global: should be greater than 0, not 0"),
+    "negative weight": (reply(weight=-1.0), "weights.global: should be greater than 0, not -1.0"),
+    "weight NaN": (reply(weight=NAN), "weights.global: should be a finite number, not nan"),
+    "infinite weight": (reply(weight=INF), "weights.global: should be a finite number, not inf"),
+    "no measures": (said(measures=None), "measures: missing"),
+    "weight missing": (said(weights={}), r"weights of \[\], and the parts"),
+    "weight no number": (reply(weight="1"), "global: should be a valid number, not 1"),
+    "no weights": (said(weights=None), "weights: missing"),
+    "weights of no shape": (said(weights=[1]), "weights: should be a valid dictionary"),
+    "weight of another part": (
+        said(weights={"global": 1.0, "x": 1.0}),
+        "weights of .*x.*, and the",
+    ),
+    "weight that is a bool": (reply(weight=True), "global: should be a valid number, not True"),
     "weight above its images": (reply(weight=8.5), "weight is 8.5, with its images 8 at most"),
     "absurd weight": (reply(weight=1e306), "weight is 1e"),
-    "weight beyond floats": (reply(weight=10**400), "weight is 1000"),
+    "weight beyond floats": (reply(weight=10**400), "global: should be a valid number, not 1000"),
     "another kind": (reply(kind="finish"), "answers finish; this is round"),
-    "round of no number": (reply(round=[3]), r"round \[3\]; this is"),
-    "measure of no number": (said(measures={"global": "x"}), "global: its measure is x"),
-    "measure NaN": (said(measures={"global": NAN}), "global: its measure is nan"),
-    "absurd measure": (said(measures={"global": 1e300}), "global: its measure is 1e"),
-    "measure beyond floats": (said(measures={"global": 10**400}), "global: its measure is 1000"),
-    "measure that hides the number": (said(measures={"images": 9}), "measure of the name images"),
-    "measure with formula": (said(measures={"$\\frac": 0.5}), "measure of the name"),
-    "measures as a list": (said(measures=[0.5]), "no validation measures"),
-    "images of no number": (said(images=0.0), "no validation measures"),
-    "images that are a bool": (said(images=False), "no validation measures"),
+    "measure of no number": (
+        said(measures={"global": "x"}),
+        "global: should be a valid number, not x",
+    ),
+    "measure NaN": (
+        said(measures={"global": NAN}),
+        "global: should be a finite number",
+    ),
+    "absurd measure": (
+        said(measures={"global": 1e300}),
+        "global: should be less than .* 1e",
+    ),
+    "measure beyond floats": (
+        said(measures={"global": 10**400}),
+        "valid number, not 1000",
+    ),
+    "measure that hides the number": (
+        said(measures={"images": 9}),
+        "name of a measure, not images",
+    ),
+    "measure with formula": (said(measures={"$\\frac": 0.5}), "should be the name of a measure"),
+    "measures as a list": (said(measures=[0.5]), "measures: should be a valid dictionary"),
+    "images of no number": (said(images=0.0), "images: should be a valid integer, not 0.0"),
+    "images that are a bool": (said(images=False), "images: should be a valid integer"),
     "images without validation": (said(images=2), "2 validation images, by the plan 0"),
     "negative images": (said(images=-4), "-4 validation images"),
     "too large": (reply(parts={"global": part(1e6, 2, 3)}), "root mean square"),
@@ -122,7 +151,7 @@ def test_early_replies_wait_on_the_disk(tmp_path):
                 sparing.accept(replies["d"])
     assert sparing.summed == list(sites)
     assert sparing.means()["global"].equals(plain.means()["global"])
-    assert sparing.facts == plain.facts
+    assert sparing.said == plain.said
     assert not any(tmp_path.iterdir())
 
 
@@ -154,14 +183,14 @@ def test_what_else_a_site_says_is_not_kept(tmp_path):
     for site in "dcba":
         taken.accept(replace(said(gossip=deep), site=site))
     assert taken.summed == list("abcd")
-    assert set(taken.facts["d"]) == {"weights", "measures", "images"}
-    with pytest.raises(UploadRefused, match=r"weight is \[\[\["):
+    assert taken.said["d"] == RoundReply(**SAID)
+    with pytest.raises(UploadRefused, match=r"global: should be a valid number, not \[\[\["):
         intake().accept(said(weight=deep))
 
 
 def test_a_refusal_is_short_and_harmless_to_print():
     for weight in ("x" * 10**6, "\ud800", "\x1b[31m\n"):
-        with pytest.raises(UploadRefused, match="its weight is") as caught:
+        with pytest.raises(UploadRefused, match="global: should be a valid number") as caught:
             intake().accept(said(weight=weight))
         assert len(str(caught.value)) < 300
         assert str(caught.value).isprintable()
@@ -234,13 +263,13 @@ def test_the_record_is_whole_and_belongs_to_its_plan(tmp_path):
     record = Record(
         2, {"global": part(1, 2, 3)}, {"global": part(0, 1, 0)}, {"global": 0.5}, [{"round": 1}]
     )
-    record.save(tmp_path / "record.knsl", "plan0", durable=True)
-    again = Record.load(tmp_path / "record.knsl", "plan0")
+    record.save(tmp_path / "record.safetensors", "plan0", durable=True)
+    again = Record.load(tmp_path / "record.safetensors", "plan0")
     assert toy.same_record(record, again)
     assert (again.round, again.finished) == (2, False)
-    assert [p.name for p in tmp_path.iterdir()] == ["record.knsl"]
+    assert [p.name for p in tmp_path.iterdir()] == ["record.safetensors"]
     with pytest.raises(StateError, match="another plan"):
-        Record.load(tmp_path / "record.knsl", "plan1")
+        Record.load(tmp_path / "record.safetensors", "plan1")
 
 
 def scores_of_best(make_plan, tmp_path, scores: list[float]) -> tuple[Record, list[Weights]]:
@@ -254,7 +283,8 @@ def scores_of_best(make_plan, tmp_path, scores: list[float]) -> tuple[Record, li
             shared.append(requests[0].parts["global"])
             for answer in super().exchange(requests, deadline):
                 score = scores[answer.round - 1]
-                yield replace(answer, facts=answer.facts | {"measures": {"global": score}})
+                body = answer.body.model_copy(update={"measures": {"global": score}})
+                yield replace(answer, body=body)
 
     record = toy.train(plan, tmp_path, engine=Scored(plan, tmp_path))
     return record, shared

@@ -1,4 +1,4 @@
-"""A host answers for its sites: once a round, for its own plan only, from their own folders."""
+"""A worker answers for its sites: once a round, for its own plan only, from their own folders."""
 
 import shutil
 import threading
@@ -10,7 +10,7 @@ import torch
 from konsil import testing as toy
 from konsil.errors import RoundFailed, StateError
 from konsil.federation.engines.inprocess import InProcessEngine
-from konsil.federation.messages import Request
+from konsil.federation.messages import CollectRequest, Request, RoundReply, RoundRequest
 from konsil.federation.site_worker import SiteWorker, site_folder
 from konsil.federation.state import StateFiles
 from konsil.files import locked
@@ -18,12 +18,12 @@ from konsil.ingredients.site import Site
 
 
 def request_for(
-    plan, site: str = "north", number: int = 1, kind: str = "round", after: int = 0, **facts
+    plan, site: str = "north", number: int = 1, kind: str = "round", after: int = 0, body=None
 ):
     job = plan.jobs[0]
     parts = plan.method(job).initial_parts().sent()
-    facts = {"validate": True, "after": after} | facts
-    return Request(kind, job.name, site, number, plan.hash, parts, facts)
+    body = body or RoundRequest(validation=True, after=after)
+    return Request(kind, job.name, site, number, plan.hash, body, parts)
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def test_asked_again_a_site_gives_the_same_bytes_and_trains_once(
     make_plan, tmp_path, counted, method
 ):
     plan = make_plan(methods=[method])
-    host, request = SiteWorker(plan, tmp_path), request_for(plan)
-    first = host.handle(request).to_bytes()
-    kept = (site_folder(tmp_path / request.job, "north") / "state.knsl").read_bytes()
-    assert host.handle(request).to_bytes() == first
+    worker, request = SiteWorker(plan, tmp_path), request_for(plan)
+    first = worker.handle(request).to_bytes()
+    kept = (site_folder(tmp_path / request.job, "north") / "state.safetensors").read_bytes()
+    assert worker.handle(request).to_bytes() == first
     assert SiteWorker(plan, tmp_path).handle(request).to_bytes() == first  # another process
-    assert (site_folder(tmp_path / request.job, "north") / "state.knsl").read_bytes() == kept
+    assert (site_folder(tmp_path / request.job, "north") / "state.safetensors").read_bytes() == kept
     assert counted == [("north", 1)]
 
 
@@ -61,13 +61,13 @@ def test_a_round_in_the_hands_of_another_process_is_waited_for(make_plan, tmp_pa
     other = SiteWorker(plan, tmp_path / "orphan").handle(request)
     folder = site_folder(tmp_path / "run" / request.job, "north")
     answers = []
-    host = SiteWorker(plan, tmp_path / "run")
-    waiting = threading.Thread(target=lambda: answers.append(host.handle(request)))
+    worker = SiteWorker(plan, tmp_path / "run")
+    waiting = threading.Thread(target=lambda: answers.append(worker.handle(request)))
     with locked(folder):
         waiting.start()
         waiting.join(0.3)
         assert not answers
-        kept = site_folder(tmp_path / "orphan" / request.job, "north") / "state.knsl"
+        kept = site_folder(tmp_path / "orphan" / request.job, "north") / "state.safetensors"
         shutil.copy(kept, folder)  # the other one is done
     waiting.join()
     assert answers[0].to_bytes() == other.to_bytes()
@@ -76,10 +76,10 @@ def test_a_round_in_the_hands_of_another_process_is_waited_for(make_plan, tmp_pa
 
 def test_a_site_ahead_of_the_request_refuses(make_plan, tmp_path):
     plan = make_plan()
-    host = SiteWorker(plan, tmp_path)
-    host.handle(request_for(plan, number=2))
+    worker = SiteWorker(plan, tmp_path)
+    worker.handle(request_for(plan, number=2))
     with pytest.raises(StateError, match=r"site north: asked for round 1, but .* at round 2"):
-        host.handle(request_for(plan, number=1))
+        worker.handle(request_for(plan, number=1))
 
 
 @pytest.mark.parametrize("method", ["fedsm", "fedsoup", "scaffold", "local"])
@@ -89,8 +89,8 @@ def test_a_round_that_the_server_did_not_count_leaves_no_trace(make_plan, tmp_pa
     plan = make_plan(methods=[method])
     away, late = (SiteWorker(plan, tmp_path / name) for name in ("away", "late"))
     for number in range(1, missed):
-        for host in (away, late):
-            host.handle(request_for(plan, number=number, after=number - 1))
+        for worker in (away, late):
+            worker.handle(request_for(plan, number=number, after=number - 1))
     late.handle(request_for(plan, number=missed, after=missed - 1))
     for number, after in ((missed + 1, missed - 1), (missed + 2, missed + 1)):
         request = request_for(plan, number=number, after=after)
@@ -103,8 +103,8 @@ def test_a_round_that_the_server_did_not_count_leaves_no_trace(make_plan, tmp_pa
 def test_rounds_may_fail_to_count_again_and_again(make_plan, tmp_path):
     plan = make_plan(methods=["fedsm"])
     away, late = (SiteWorker(plan, tmp_path / name) for name in ("away", "late"))
-    for host in (away, late):
-        host.handle(request_for(plan))
+    for worker in (away, late):
+        worker.handle(request_for(plan))
     for number in (2, 3, 4):
         late.handle(request_for(plan, number=number, after=1))
     request = request_for(plan, number=5, after=1)
@@ -114,10 +114,10 @@ def test_rounds_may_fail_to_count_again_and_again(make_plan, tmp_path):
 def test_a_state_that_is_older_than_the_server_knows_is_refused(make_plan, tmp_path):
     """A disk that was brought back from an old copy: silently beginning anew would lose rounds."""
     plan = make_plan()
-    host = SiteWorker(plan, tmp_path)
-    host.handle(request_for(plan))
+    worker = SiteWorker(plan, tmp_path)
+    worker.handle(request_for(plan))
     with pytest.raises(StateError, match=r"north: .*that of round 1.*goes on after round 2"):
-        host.handle(request_for(plan, number=3, after=2))
+        worker.handle(request_for(plan, number=3, after=2))
 
 
 def test_a_state_that_could_not_be_saved_leaves_the_one_before(make_plan, tmp_path, monkeypatch):
@@ -125,8 +125,8 @@ def test_a_state_that_could_not_be_saved_leaves_the_one_before(make_plan, tmp_pa
     plan = make_plan(methods=["fedsm"])
     calm, hit = (SiteWorker(plan, tmp_path / name) for name in ("calm", "hit"))
     second = request_for(plan, number=2, after=1)
-    for host in (calm, hit):
-        host.handle(request_for(plan))
+    for worker in (calm, hit):
+        worker.handle(request_for(plan))
     with monkeypatch.context() as patch:
         patch.setattr("konsil.federation.state.write_parts", _no_room)
         for _ in range(2):
@@ -167,22 +167,22 @@ def test_a_kind_that_nobody_knows_is_refused(make_plan, tmp_path):
 def test_state_of_another_plan_is_refused(make_plan, tmp_path):
     SiteWorker(plan := make_plan(), tmp_path).handle(request_for(plan))
     other = make_plan(rounds=3)
-    with pytest.raises(StateError, match=r"north/state\.knsl: .* another plan"):
+    with pytest.raises(StateError, match=r"north/state\.safetensors: .* another plan"):
         SiteWorker(other, tmp_path).handle(request_for(other, number=2))
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
 def test_a_damaged_state_is_refused_by_name(make_plan, tmp_path, damage):
     plan = make_plan()
-    host = SiteWorker(plan, tmp_path)
-    host.handle(request_for(plan))
-    path = site_folder(tmp_path / plan.jobs[0].name, "north") / "state.knsl"
+    worker = SiteWorker(plan, tmp_path)
+    worker.handle(request_for(plan))
+    path = site_folder(tmp_path / plan.jobs[0].name, "north") / "state.safetensors"
     data = bytearray(path.read_bytes())
     if damage == "flipped":
         data[len(data) // 2] ^= 1
     path.write_bytes({"cut": data[:-5], "flipped": data, "empty": b""}[damage])
-    with pytest.raises(StateError, match=r"north/state\.knsl"):
-        host.handle(request_for(plan, number=2))
+    with pytest.raises(StateError, match=r"north/state\.safetensors"):
+        worker.handle(request_for(plan, number=2))
 
 
 @pytest.mark.parametrize("damage", [b"", b"KNSL1 and no more"])
@@ -192,10 +192,10 @@ def test_a_power_cut_leaves_the_state_before(make_plan, tmp_path, damage):
     calm, hit = (SiteWorker(plan, tmp_path / name) for name in ("calm", "hit"))
     requests = [request_for(plan, number=n, after=n - 1) for n in (1, 2, 3)]
     for request in requests[:2]:
-        for host in (calm, hit):
-            host.handle(request)
+        for worker in (calm, hit):
+            worker.handle(request)
     folder = site_folder(tmp_path / "hit" / requests[0].job, "north")
-    (folder / "state.knsl").write_bytes(damage)
+    (folder / "state.safetensors").write_bytes(damage)
     for request in requests[1:]:
         assert hit.handle(request).to_bytes() == calm.handle(request).to_bytes()
     twin = site_folder(tmp_path / "calm" / requests[0].job, "north")
@@ -208,41 +208,43 @@ def test_a_state_that_fell_back_is_not_lost_when_the_next_cannot_be_saved(
 ):
     """The whole file must not be replaced by the damaged one."""
     plan = make_plan()
-    host = SiteWorker(plan, tmp_path)
+    worker = SiteWorker(plan, tmp_path)
     for number in (1, 2):
-        host.handle(request_for(plan, number=number, after=number - 1))
+        worker.handle(request_for(plan, number=number, after=number - 1))
     folder = site_folder(tmp_path / plan.jobs[0].name, "north")
-    (folder / "state.knsl").write_bytes(b"")
+    (folder / "state.safetensors").write_bytes(b"")
     with monkeypatch.context() as patch:
         patch.setattr("konsil.federation.state.write_parts", _no_room)
         with pytest.raises(OSError, match="No space"):
-            host.handle(request_for(plan, number=2, after=1))
+            worker.handle(request_for(plan, number=2, after=1))
     assert StateFiles(folder, plan.hash).now().round == 1
 
 
 def test_a_power_cut_after_the_round_counted_is_refused_by_name(make_plan, tmp_path):
     plan = make_plan()
-    host = SiteWorker(plan, tmp_path)
+    worker = SiteWorker(plan, tmp_path)
     for number in (1, 2):
-        host.handle(request_for(plan, number=number, after=number - 1))
+        worker.handle(request_for(plan, number=number, after=number - 1))
     folder = site_folder(tmp_path / plan.jobs[0].name, "north")
-    (folder / "state.knsl").write_bytes(b"")
+    (folder / "state.safetensors").write_bytes(b"")
     with pytest.raises(StateError, match=r"north: .*that of round 1.*goes on after round 2"):
-        host.handle(request_for(plan, number=3, after=2))
-    (folder / "before.knsl").write_bytes(b"")
-    with pytest.raises(StateError, match=r"north/state\.knsl"):
-        host.handle(request_for(plan, number=3, after=2))
+        worker.handle(request_for(plan, number=3, after=2))
+    (folder / "before.safetensors").write_bytes(b"")
+    with pytest.raises(StateError, match=r"north/state\.safetensors"):
+        worker.handle(request_for(plan, number=3, after=2))
 
 
 def test_what_is_left_at_the_end_is_never_that_of_the_round_before(make_plan, tmp_path):
     """Evaluation with a damaged state is refused: an earlier specialist is another one."""
     plan = make_plan(methods=["fedsm"])
-    host = SiteWorker(plan, tmp_path)
-    host.handle(request_for(plan))
-    host.handle(request_for(plan, number=3, kind="finish", after=1))
-    (site_folder(tmp_path / plan.jobs[0].name, "north") / "state.knsl").write_bytes(b"")
-    with pytest.raises(StateError, match=r"north/state\.knsl"):
-        host.handle(request_for(plan, number=3, kind="collect", checkpoint="best"))
+    worker = SiteWorker(plan, tmp_path)
+    worker.handle(request_for(plan))
+    worker.handle(request_for(plan, number=3, kind="finish", after=1))
+    (site_folder(tmp_path / plan.jobs[0].name, "north") / "state.safetensors").write_bytes(b"")
+    with pytest.raises(StateError, match=r"north/state\.safetensors"):
+        worker.handle(
+            request_for(plan, number=3, kind="collect", body=CollectRequest(checkpoint="best"))
+        )
 
 
 @pytest.mark.parametrize("method", ["fedsm", "scaffold"])
@@ -250,8 +252,8 @@ def test_a_server_from_before_its_last_record_is_answered(make_plan, tmp_path, m
     """The site missed round 2 and did round 3; the server has lost both, and asks for round 2."""
     plan = make_plan(methods=[method])
     calm, back = (SiteWorker(plan, tmp_path / name) for name in ("calm", "back"))
-    for host in (calm, back):
-        host.handle(request_for(plan))
+    for worker in (calm, back):
+        worker.handle(request_for(plan))
     back.handle(request_for(plan, number=3, kind="finish", after=1))
     for number in (2, 3):
         request = request_for(plan, number=number, after=number - 1)
@@ -260,54 +262,54 @@ def test_a_server_from_before_its_last_record_is_answered(make_plan, tmp_path, m
 
 def test_a_site_further_ahead_than_the_round_before_refuses(make_plan, tmp_path):
     plan = make_plan()
-    host = SiteWorker(plan, tmp_path)
+    worker = SiteWorker(plan, tmp_path)
     for number in (1, 2, 3):
-        host.handle(request_for(plan, number=number, after=number - 1))
+        worker.handle(request_for(plan, number=number, after=number - 1))
     with pytest.raises(StateError, match=r"site north: asked for round 2, but .* at round 3"):
-        host.handle(request_for(plan, number=2, after=1))
+        worker.handle(request_for(plan, number=2, after=1))
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])
 def test_a_request_that_fails_deletes_nothing(make_plan, tmp_path, after):
     """Whoever asks for a way back and sends nothing to go on with changes no file."""
     plan = make_plan(methods=["fedsm"])
-    host = SiteWorker(plan, tmp_path)
+    worker = SiteWorker(plan, tmp_path)
     for number in (1, 2, 3):
-        host.handle(request_for(plan, number=number, after=number - 1))
+        worker.handle(request_for(plan, number=number, after=number - 1))
     folder = site_folder(tmp_path / plan.jobs[0].name, "north")
     kept = {name: (folder / name).read_bytes() for name in StateFiles.NAMES}
     with pytest.raises((StateError, KeyError)):
-        host.handle(replace(request_for(plan, number=4, after=after), parts={}))
+        worker.handle(replace(request_for(plan, number=4, after=after), parts={}))
     assert {name: (folder / name).read_bytes() for name in StateFiles.NAMES} == kept
 
 
 def test_beginning_anew_leaves_no_earlier_state(make_plan, tmp_path):
     plan = make_plan()
-    host = SiteWorker(plan, tmp_path)
+    worker = SiteWorker(plan, tmp_path)
     for number in (1, 2):
-        host.handle(request_for(plan, number=number, after=number - 1))
-    host.handle(request_for(plan, number=3, after=0))
+        worker.handle(request_for(plan, number=number, after=number - 1))
+    worker.handle(request_for(plan, number=3, after=0))
     folder = site_folder(tmp_path / plan.jobs[0].name, "north")
-    assert [path.name for path in folder.glob("*.knsl")] == ["state.knsl"]
+    assert [path.name for path in folder.glob("*.safetensors")] == ["state.safetensors"]
 
 
 def test_a_damaged_state_fails_that_sites_round_only(make_plan, tmp_path):
     plan = make_plan(server={"min_sites": 1})
     server = toy.server(plan, tmp_path)
     server._round(1)
-    path = site_folder(tmp_path / plan.jobs[0].name, "north") / "state.knsl"
+    path = site_folder(tmp_path / plan.jobs[0].name, "north") / "state.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     server._round(2)
     assert server.record.round == 2
-    with pytest.raises(RoundFailed, match=r"north: .*state\.knsl"):
+    with pytest.raises(RoundFailed, match=r"north: .*state\.safetensors"):
         server._finish()  # evaluation would need it
 
 
 def test_private_state_stays_below_the_sites_own_folder(make_plan, tmp_path):
     plan = make_plan(methods=["fedsm"])
-    host = SiteWorker(plan, tmp_path)
-    host.handle(request_for(plan))
-    host.handle(request_for(plan, number=3, kind="finish", after=1))
+    worker = SiteWorker(plan, tmp_path)
+    worker.handle(request_for(plan))
+    worker.handle(request_for(plan, number=3, kind="finish", after=1))
     own = site_folder(tmp_path / plan.jobs[0].name, "north")
     written = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert written
@@ -318,16 +320,25 @@ def test_private_parts_are_not_sent(make_plan, tmp_path):
     plan = make_plan(methods=["fedsoup"])
     reply = SiteWorker(plan, tmp_path).handle(request_for(plan))
     assert set(reply.parts) == {"global"}
-    assert set(reply.facts) == {"measures", "images", "weights"}
+    assert set(reply.body_as(RoundReply).weights) == {"global"}
 
 
 @pytest.mark.parametrize("method", ["local", "fedavg"])
 def test_training_that_diverges_is_an_error_that_names_site_and_round(make_plan, tmp_path, method):
     plan = make_plan(methods=[method], training={"optimizer": "sgd", "lr": 1e30, "batch_size": 1})
-    host = SiteWorker(plan, tmp_path)
+    worker = SiteWorker(plan, tmp_path)
     with pytest.raises(StateError, match=r"site north, round 1: training diverged.*training\.lr"):
-        host.handle(request_for(plan))
-    assert not (site_folder(tmp_path / plan.jobs[0].name, "north") / "state.knsl").exists()
+        worker.handle(request_for(plan))
+    assert not (site_folder(tmp_path / plan.jobs[0].name, "north") / "state.safetensors").exists()
+
+
+def test_a_measure_that_is_not_finite_is_an_error_and_no_state(make_plan, tmp_path, monkeypatch):
+    """Nobody would take it: the site finds that itself, and its state stays as it was."""
+    plan = make_plan()
+    monkeypatch.setattr(Site, "score", lambda self, weights: float("nan"))
+    with pytest.raises(StateError, match=r"measures\.global: should be a finite number, not nan"):
+        SiteWorker(plan, tmp_path).handle(request_for(plan))
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_a_diverged_site_fails_the_round_with_that_reason(make_plan, tmp_path):
@@ -340,9 +351,9 @@ def test_one_bench_serves_all_sites_without_mixing_them(make_plan, tmp_path):
     """North's reply is the same whether south was computed before it or not."""
     plan = make_plan(methods=["fedsm"])
     alone = SiteWorker(plan, tmp_path / "alone").handle(request_for(plan))
-    host = SiteWorker(plan, tmp_path / "after")
-    host.handle(request_for(plan, "south"))
-    assert host.handle(request_for(plan)).to_bytes() == alone.to_bytes()
+    worker = SiteWorker(plan, tmp_path / "after")
+    worker.handle(request_for(plan, "south"))
+    assert worker.handle(request_for(plan)).to_bytes() == alone.to_bytes()
 
 
 # --- running statistics -------------------------------------------------------------------------
@@ -368,9 +379,9 @@ def test_running_statistics(make_plan, tmp_path, policy):
     used = {}
     for site in plan.sites:
         state = toy.state_of(plan, tmp_path, site)
-        host = server.engine.host
+        worker = server.engine.worker
         request = replace(request_for(plan, site, 2), parts={"global": shared})
-        used[site] = host._site(request, state).localised("global", shared)
+        used[site] = worker._site(request, state).localised("global", shared)
         assert torch.equal(used[site].trainable, shared.trainable)
     if policy == "average":
         assert all(u.equals(shared) for u in used.values())
@@ -393,7 +404,7 @@ def test_a_specialist_is_kept_as_it_was_validated(make_plan, tmp_path):
         own = state.private["personal.statistics"]
         assert state.last["personal"].equals(state.last["personal"].with_statistics_of(own))
         request = request_for(plan, site, 3)
-        at = server.engine.host._site(request, state)
+        at = server.engine.worker._site(request, state)
         last = record.history[-1]["sites"][site]["personal"]
         assert at.score(state.last["personal"]) == last
 
@@ -403,6 +414,6 @@ def test_a_site_without_a_model_says_so(make_plan, tmp_path):
     plan = make_plan(methods=["fedsoup"], rounds=1, server={"absences": {"north": [1]}})
     engine = InProcessEngine(plan, tmp_path)
     toy.train(plan, tmp_path, engine=engine)
-    asked = request_for(plan, number=2, kind="collect", checkpoint="best")
+    asked = request_for(plan, number=2, kind="collect", body=CollectRequest(checkpoint="best"))
     with pytest.raises(StateError, match="site north: it has no personal model"):
-        engine.host.handle(asked)
+        engine.worker.handle(asked)

@@ -7,6 +7,7 @@ import torch
 
 from konsil import testing as toy
 from konsil.data import training_data
+from konsil.federation.messages import RoundReply
 from konsil.federation.state import SiteState
 from konsil.ingredients.site import Networks, Site
 from konsil.weights import Layout, Weights
@@ -91,15 +92,15 @@ def test_state_comes_back_bit_for_bit_and_shares_what_was_shared(make_plan, tmp_
         best={"personal": weights},
         last={"personal": weights},
         best_scores={"personal": 0.1 + 0.2},
-        facts={"measures": {"global": math.pi}, "images": 3, "weights": {"global": 6.0}},
+        reply=RoundReply(measures={"global": math.pi}, images=3, weights={"global": 6.0}),
         upload={"global": weights},
     )
-    path = tmp_path / "state.knsl"
+    path = tmp_path / "state.safetensors"
     state.save(path, "plan0", durable=False)
     again = SiteState.load(path, "plan0")
     for section in SiteState.SECTIONS:
         assert toy.same_parts(getattr(state, section), getattr(again, section))
-    for name in ("round", "notes", "best_scores", "facts"):
+    for name in ("round", "notes", "best_scores", "reply"):
         assert getattr(state, name) == getattr(again, name)
     assert path.stat().st_size < 2.5 * 4 * weights.layout.size  # two models, not five
 
@@ -117,13 +118,13 @@ def test_parts_that_begin_at_one_place_are_still_two(tmp_path):
         "none": Weights.zeros(layout(none=0)),
         "nothing": Weights.zeros(layout()),
     }
-    path = tmp_path / "state.knsl"
+    path = tmp_path / "state.safetensors"
     SiteState(private=private).save(path, "plan0", durable=False)
     assert toy.same_parts(SiteState.load(path, "plan0").private, private)
 
 
 def test_no_file_is_a_fresh_state(tmp_path):
-    state = SiteState.load(tmp_path / "nothing.knsl", "plan0")
+    state = SiteState.load(tmp_path / "nothing.safetensors", "plan0")
     assert (state.round, state.private) == (0, {})
 
 

@@ -138,12 +138,12 @@ def test_a_label_is_the_model_of_the_smallest_loss(make_plan, tmp_path):
     toy.train(plan, tmp_path)
     record = toy.server(plan, tmp_path).record
     models = [record.shared["global"], *(record.shared[frozen(s)] for s in plan.sites)]
-    host = InProcessEngine(plan, tmp_path).host
+    worker = InProcessEngine(plan, tmp_path).worker
     method = plan.method(plan.jobs[0])
     networks = Networks(method.context, method.networks(), plan.experiment.compute)
     for name in plan.sites:
         notes = toy.state_of(plan, tmp_path, name).notes
-        data = host.training_data(name)
+        data = worker.training_data(name)
         site = Site(name, ROUNDS, networks, data, SiteState(), {})
         for split, images in (("train", data.train), ("validation", data.val)):
             assert len(notes[f"labels.{split}"]) == len(images)
@@ -238,7 +238,7 @@ def test_the_selectors_moments_weigh_as_much_as_the_selector(make_plan, tmp_path
     plan = extra(make_plan, labels_from="validation")
     record_after(plan, tmp_path, ROUNDS)
     for site in plan.sites:
-        weights = toy.state_of(plan, tmp_path, site).facts["weights"]
+        weights = toy.state_of(plan, tmp_path, site).reply.weights
         images = plan.images(site, "val")
         assert weights == {"selector": images, "selector.moments": images}
         assert images != plan.images(site, "train")

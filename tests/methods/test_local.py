@@ -5,7 +5,7 @@ import numpy as np
 from konsil import testing as toy
 from konsil.data import training_data
 from konsil.federation.engines.inprocess import InProcessEngine
-from konsil.federation.messages import Request
+from konsil.federation.messages import Request, RoundRequest
 from konsil.federation.plan import POOLED_SITE
 
 A = toy.points([[0, 255]], [1])
@@ -41,7 +41,7 @@ def test_centralized_on_one_site_is_local_training(make_plan, squares, tmp_path)
     counts = {POOLED_SITE: plan.counts["north"]}
     pooled = replace(plan, sites=(POOLED_SITE,), counts=counts)
     engine = InProcessEngine(pooled, tmp_path)
-    engine.host.training_data = lambda site: training_data(plan.data_folder, ["north"])
+    engine.worker.training_data = lambda site: training_data(plan.data_folder, ["north"])
     central = toy.train(pooled, tmp_path, "centralized", engine)
     toy.train(pooled, tmp_path, "local", engine)
     local = toy.state_of(pooled, tmp_path, POOLED_SITE, "local").last["local"]
@@ -57,6 +57,6 @@ def test_an_absent_site_stands_still(make_plan, tmp_path):
     after = toy.state_of(plan, tmp_path, "north")
     assert after.round == 1
     assert after.private["local"].equals(before)
-    facts = {"validate": False, "after": 1}
-    late = Request("round", "local/seed0", "north", 3, plan.hash, {}, facts)
-    assert server.engine.host.handle(late).round == 3  # and it can go on afterwards
+    body = RoundRequest(validation=False, after=1)
+    late = Request("round", "local/seed0", "north", 3, plan.hash, body)
+    assert server.engine.worker.handle(late).round == 3  # and it can go on afterwards

@@ -185,5 +185,5 @@ def test_statistics_that_stay_at_the_site(make_plan, tmp_path):
         kept[site] = toy.state_of(plan, tmp_path, site).private["global.statistics"]
     server._round(2)
     last = plan.sites[-1]
-    asked = server.engine.host._networks.frozen("global").weights()
+    asked = server.engine.worker._networks.frozen("global").weights()
     assert asked.equals(global_model.with_statistics_of(kept[last]))

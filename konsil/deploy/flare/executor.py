@@ -1,7 +1,7 @@
-"""At a site, in the process of a session: hands messages to the party and answers back.
+"""At a site, in the process of a session: hands messages to the site client, and answers back.
 
-The party (`konsil.deploy.party_process`) outlives sessions: what it is computing goes on when a
-session ends, and the next session asks for it again.
+The site client (`konsil.deploy.client_process`) outlives sessions: what it is computing goes on
+when a session ends, and the next session asks for it again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from konsil.deploy.flare.job import ASK_TURN, ERROR, GOT_IT, GRANTED, LARGE, PAYLOAD
-from konsil.deploy.flare.settings import PARTY_SOCKET
+from konsil.deploy.flare.settings import CLIENT_SOCKET
 from konsil.deploy.processes import end_with_parent
 
 Stopped = Callable[[], bool]
@@ -25,8 +25,8 @@ SERVER = "server"  # as FLARE calls it among the sites
 ANSWER = 10.0  # seconds for an answer beside the tasks
 TURN_EVERY = 0.2
 GLANCE = 0.5  # seconds between two looks at the signal to stop
-ATTEMPTS = 2  # a party that dies of the same question twice would die of it again
-PATIENCE = 60.0  # seconds for the party to come (back) up
+ATTEMPTS = 2  # a site client that dies of the same question twice would die of it again
+PATIENCE = 60.0  # seconds for the site client to come (back) up
 
 
 class Relay(Executor):
@@ -39,7 +39,7 @@ class Relay(Executor):
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
     ) -> Shareable:
-        """The party's answer to one message."""
+        """The site client's answer to one message."""
         payload = shareable.pop(PAYLOAD)
         self._server(GOT_IT, fl_ctx, wait=0.0)
         result = Shareable()
@@ -66,12 +66,12 @@ class Relay(Executor):
 
 
 class Gone(Exception):
-    """The party does not answer."""
+    """The site client does not answer."""
 
 
 def ask(topic: str, payload: bytes, stopped: Stopped) -> bytes:
-    """Put one question to the party, however long it takes."""
-    with _connect(os.environ[PARTY_SOCKET], stopped) as connection:
+    """Put one question to the site client, however long it takes."""
+    with _connect(os.environ[CLIENT_SOCKET], stopped) as connection:
         try:
             connection.send_bytes(topic.encode())
             connection.send_bytes(str(len(payload)).encode())

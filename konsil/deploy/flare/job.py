@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from konsil.deploy.deployment import RUN_NAME
 
 CONTROLLER = "konsil.deploy.flare.controller.Session"
 EXECUTOR = "konsil.deploy.flare.executor.Relay"
 SERVER_APP, SITE_APP = "app_server", "app_site"
 RUN_FILE = "konsil.json"  # what is to be run, beside the configuration of the server's app
 MARK = "konsil-"  # how the names of our jobs begin
-RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")  # it becomes a folder
 ARCHIVE = ("LOG", "konsil")  # how FLARE calls what a run leaves: a kind of log, of a party
 PAYLOAD, ERROR, GRANTED = "payload", "error", "granted"  # all that is in a message
 GOT_IT, ASK_TURN = "konsil.got-it", "konsil.turn"  # beside the tasks: see link.py

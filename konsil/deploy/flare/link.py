@@ -6,7 +6,7 @@ import ctypes
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock
@@ -20,7 +20,7 @@ from nvflare.apis.signal import Signal
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from konsil.deploy.flare.job import ASK_TURN, ERROR, GOT_IT, GRANTED, PAYLOAD
-from konsil.deploy.link import Answer
+from konsil.deploy.link import Answer, BytesFor
 from konsil.federation.messages import Failure
 
 GLANCE = 0.25  # seconds between two looks at the signal to stop
@@ -97,23 +97,22 @@ class FlareLink:
         engine.register_aux_message_handler(ASK_TURN, self._asked)
 
     def send(
-        self, topic: str, messages: Mapping[str, bytes], deadline: float | None = None
+        self, topic: str, sites: Sequence[str], message: BytesFor, deadline: float | None = None
     ) -> Iterator[Answer]:
         """To each site its own bytes; answers in the order of arrival.
 
-        A message is looked up when its site comes for it, and again if it has to be sent again:
-        `messages` need not hold them all.
+        A message is made when its site comes for it, and again if it has to be sent again.
         """
         end = None if deadline is None else time.monotonic() + deadline
         self._arrivals = SimpleQueue()
         self._keep_collections_short(topic)
-        unsent = sorted(messages, key=lambda site: bool(self._gone(site)))  # who is away, last
+        unsent = sorted(sites, key=lambda site: bool(self._gone(site)))  # who is away, last
         questions: dict[str, Question] = {}
         try:
             while unsent or questions:
                 while unsent and self._down.take(unsent[0], COME):
                     site = unsent.pop(0)
-                    questions[site] = self._question(topic, site, messages)
+                    questions[site] = self._question(topic, site, message)
                 answer = self._next(end)
                 if answer is not None and answer[0] in questions:
                     site = answer[0]
@@ -149,12 +148,12 @@ class FlareLink:
         """Answers, since the last call, that came when nobody waited for them any more."""
         return [self._late.get() for _ in range(self._late.qsize())]
 
-    def _question(self, topic: str, site: str, messages: Mapping[str, bytes]) -> Question:
-        def message() -> bytes:
+    def _question(self, topic: str, site: str, message: BytesFor) -> Question:
+        def fetched() -> bytes:
             self._down.keep(site, LEASE)
-            return messages[site]
+            return message(site)
 
-        return Question(self._controller, self._context, topic, site, message, self._arrivals)
+        return Question(self._controller, self._context, topic, site, fetched, self._arrivals)
 
     def _next(self, end: float | None) -> Answer | None:
         """The next to arrive; None when there may be something else to do."""

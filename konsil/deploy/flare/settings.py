@@ -10,7 +10,7 @@ from pathlib import Path
 from konsil.files import write_text
 
 SETTINGS_FILE = "KONSIL_SERVER"  # the environment variable that names the settings' file
-PARTY_SOCKET = "KONSIL_PARTY"  # ... and, at a site, the party's socket
+CLIENT_SOCKET = "KONSIL_CLIENT"  # ... and, at a site, the site client's socket
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ class InProcessEngine:
     """One site after the other. A deadline means nothing here: nobody computes while one waits."""
 
     def __init__(self, plan: Plan, run_folder: Path) -> None:
-        self.host = SiteWorker(plan, run_folder)
+        self.worker = SiteWorker(plan, run_folder)
 
     def exchange(
         self, requests: Sequence[Request], deadline: float | None = None
@@ -23,7 +23,7 @@ class InProcessEngine:
         """The replies, in the order of the requests."""
         for request in requests:
             try:
-                yield self.host.handle(request)
+                yield self.worker.handle(request)
             except KonsilError as error:
                 yield Failure(request.site, str(error))
 

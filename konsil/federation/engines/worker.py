@@ -19,13 +19,13 @@ def work(connection: Connection) -> None:
     from konsil.federation.site_worker import SiteWorker
 
     facts = json.loads(connection.recv_bytes())
-    host: SiteWorker | None = None
+    worker: SiteWorker | None = None
     while True:
         message = connection.recv_bytes()
         try:
-            if host is None:  # here, so that a plan it cannot work on is said, not only died of
-                host = SiteWorker(Plan.from_json(facts["plan"]), Path(facts["run_folder"]))
-            answer = REPLY + host.handle(Request.from_bytes(message)).to_bytes()
+            if worker is None:  # here, so that a plan it cannot work on is said, not only died of
+                worker = SiteWorker(Plan.from_json(facts["plan"]), Path(facts["run_folder"]))
+            answer = REPLY + worker.handle(Request.from_bytes(message)).to_bytes()
         except KonsilError as error:
             answer = REFUSAL + str(error).encode()
         connection.send_bytes(answer)

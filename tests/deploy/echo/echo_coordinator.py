@@ -4,7 +4,7 @@ import hashlib
 import json
 import resource
 import time
-from collections.abc import Mapping
+from functools import partial
 
 from konsil.deploy.outcome import Outcome, forget
 from konsil.errors import KonsilError
@@ -17,20 +17,8 @@ def content(site: str, number: int, size: int) -> bytes:
     return (seed * (size // len(seed) + 1))[:size]
 
 
-class Messages(Mapping):
-    """Made when they are asked for."""
-
-    def __init__(self, number: int, sizes: dict[str, int]) -> None:
-        self.number, self.sizes = number, sizes
-
-    def __getitem__(self, site: str) -> bytes:
-        return content(site, self.number, self.sizes[site])
-
-    def __iter__(self):
-        return iter(self.sizes)
-
-    def __len__(self) -> int:
-        return len(self.sizes)
+def of_size(site: str, number: int, sizes: dict[str, int]) -> bytes:
+    return content(site, number, sizes[site])
 
 
 def peak() -> int:
@@ -48,10 +36,10 @@ def coordinate(experiment, roster, link, folder, observers=(), plugins=()):
             Outcome("failed", step["fail"]).write(folder)
             raise KonsilError(step["fail"])
         sizes = step.get("sizes", dict.fromkeys(roster, 100))
-        messages = Messages(number, sizes)
-        sums = {s: hashlib.sha256(messages[s]).hexdigest() for s in sizes}
+        message = partial(of_size, number=number, sizes=sizes)  # made when it is asked for
+        sums = {s: hashlib.sha256(message(s)).hexdigest() for s in sizes}
         begun, answers = time.monotonic(), []
-        for site, answer in link.send(step["topic"], messages, step.get("deadline")):
+        for site, answer in link.send(step["topic"], list(sizes), message, step.get("deadline")):
             failed = isinstance(answer, Failure)
             answers.append([site, answer.reason if failed else hashlib.sha256(answer).hexdigest()])
             del answer

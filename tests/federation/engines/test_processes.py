@@ -162,11 +162,11 @@ def test_a_workers_error_reaches_the_reader(two):
     server = toy.server(plan, folder, "damaged", engine)
     server._round(1)
     for site in plan.sites:
-        (site_folder(folder / "damaged/seed0", site) / "state.knsl").write_bytes(b"KNSL1\n")
+        (site_folder(folder / "damaged/seed0", site) / "state.safetensors").write_bytes(b"\0\1")
     with pytest.raises(RoundFailed) as caught:
         server._round(2)
     for site in plan.sites:
-        assert f"{site}/state.knsl" in str(caught.value)
+        assert f"{site}/state.safetensors" in str(caught.value)
     assert server.record.round == 1
 
 

@@ -1,8 +1,8 @@
-"""A site's party in a process of its own, asked over a socket on the same machine.
+"""What computes at a site: its SiteClient in a process of its own, asked over a local socket.
 
 It outlives FLARE's sessions: what it computes when a session ends is ready for the next one.
 
-    python -m konsil.deploy.party_process SETTINGS SOCKET
+    python -m konsil.deploy.client_process SETTINGS SOCKET
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def main() -> None:
     from konsil.deploy.site_client import SiteClient
 
     try:
-        party = SiteClient.from_file(Path(settings), say)
+        client = SiteClient.from_file(Path(settings), say)
     except KonsilError as error:
         say(f"error: {error}")
         sys.exit(1)
-    say("party ready")
-    serve(listener, party.answer, party.too_large)
+    say("site client ready")
+    serve(listener, client.answer, client.too_large)
 
 
 if __name__ == "__main__":
