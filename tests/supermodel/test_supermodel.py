@@ -17,6 +17,9 @@ from konsil.weights import Weights
 SITES = ["north", "south"]
 NETWORK = NetworkSpec("unet", 1, 1, 32, width=2)
 SELECTING = NetworkSpec("small", 1, 2, 32)
+# A batch and an image alone are summed in other orders, and norm layers enlarge what that leaves
+# (to 7e-6 on one processor); two models differ by about 1.
+CLOSE = 1e-3
 
 
 def weights_of(spec: NetworkSpec, seed: int) -> Weights:
@@ -106,20 +109,20 @@ def test_every_image_is_answered_by_the_model_that_was_chosen_for_it():
     assert set(chosen) == {GLOBAL, *SITES}
     for place, name in enumerate(chosen):
         alone = model.logits_of(name, x[place : place + 1])[0]
-        assert torch.allclose(answer.logits[place], alone, atol=1e-5)
-        assert torch.allclose(model.answer(x[place : place + 1]).logits[0], alone, atol=1e-5)
+        assert torch.allclose(answer.logits[place], alone, atol=CLOSE)
+        assert torch.allclose(model.answer(x[place : place + 1]).logits[0], alone, atol=CLOSE)
 
 
 def test_the_order_of_images_and_of_sites_changes_no_answer():
     model, x = undecided()
     turned = model.answer(x.flip(0))
-    assert torch.allclose(turned.logits.flip(0), model.answer(x).logits, atol=1e-5)
+    assert torch.allclose(turned.logits.flip(0), model.answer(x).logits, atol=CLOSE)
     selector = model.models[SELECTOR].clone()
     for name in ("net.head.weight", "net.head.bias"):
         selector[name].copy_(selector[name].flip(0).clone())
     facts = Facts(**{**vars(model.facts), "sites": SITES[::-1]})
     other = SuperModel(facts, model.models | {SELECTOR: selector})
-    assert torch.allclose(other.answer(x).logits, model.answer(x).logits, atol=1e-5)
+    assert torch.allclose(other.answer(x).logits, model.answer(x).logits, atol=CLOSE)
     names = [[m.facts.sites[i] for i in m.route(x).site] for m in (model, other)]
     assert names[0] == names[1]
 
