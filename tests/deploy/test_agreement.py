@@ -6,6 +6,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import direct
 import pytest
@@ -21,8 +22,18 @@ from konsil.federation.plan import Plan
 from konsil.federation.runner import Run, read_plan
 from konsil.ingredients.method import METHODS
 from konsil.registry import PREFIX, REGISTRIES
+from konsil.report.figures import draw_figures
 
 SITES = ["north", "south"]
+
+
+def segmentation(squares: Path) -> dict[str, dict[str, Any]]:
+    """The blocks of an experiment on outlines."""
+    return {
+        "federation": {"folder": str(squares), "image_size": 32},
+        "task": {"name": "segmentation"},
+        "network": {"name": "unet", "width": 2},
+    }
 
 
 def in_process(experiment, folder: Path) -> Path:
@@ -42,13 +53,16 @@ def models(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedsm", "fedsoup", "scaffold", "fedsm-extra"])
-def test_the_same_bits_as_in_process(experiment, tmp_path, method):
-    e = experiment(methods=[method], rounds=3)
+def test_the_same_bits_as_in_process(experiment, squares, tmp_path, monkeypatch, method):
+    if method == "fedsm":
+        monkeypatch.setattr("konsil.deploy.coordinator.draw_figures", draw_figures)
+    e = experiment(methods=[method], rounds=3, **segmentation(squares))
     direct.deploy(e, tmp_path, SITES)
     alone = in_process(e, tmp_path / "alone")
     assert (tmp_path / "run" / "results.csv").read_bytes() == (alone / "results.csv").read_bytes()
     assert models(tmp_path / "run") == models(alone)
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"
+    assert (tmp_path / "run" / "figures" / "curves.png").exists() == (method == "fedsm")
     for site in SITES:  # what a further round would have needed is gone, the site's model is not
         folder = tmp_path / "clients" / site
         assert not list(folder.rglob("state.safetensors"))
@@ -56,14 +70,8 @@ def test_the_same_bits_as_in_process(experiment, tmp_path, method):
             assert list(folder.rglob("best/personal.safetensors"))
 
 
-def test_classification_finds_the_classes_of_all_sites(experiment, shades, tmp_path):
-    e = experiment(
-        methods=["fedavg"],
-        rounds=1,
-        federation={"folder": str(shades), "image_size": 32},
-        task={"name": "classification"},
-        network={"name": "small"},
-    )
+def test_classification_finds_the_classes_of_all_sites(experiment, tmp_path):
+    e = experiment(methods=["fedavg"], rounds=1)
     direct.deploy(e, tmp_path, SITES)
     alone = in_process(e, tmp_path / "alone")
     assert (tmp_path / "run" / "results.csv").read_bytes() == (alone / "results.csv").read_bytes()
@@ -138,11 +146,11 @@ TEXTS = (".jsonl", ".json", ".yaml", ".csv", ".log")
 
 
 @pytest.fixture
-def named(squares, tmp_path):
-    """The squares with telling names: every file is of a patient called Anna Mueller."""
+def named(shades, tmp_path):
+    """The shades with telling names: every file is of a patient called Anna Mueller."""
     folder = tmp_path / "named"
-    for path in squares.rglob("*.png"):
-        copy = folder / path.relative_to(squares).with_name(f"Mueller_Anna_{path.name}")
+    for path in shades.rglob("*.png"):
+        copy = folder / path.relative_to(shades).with_name(f"Mueller_Anna_{path.name}")
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
     return folder
@@ -159,11 +167,11 @@ def test_nothing_of_an_image_leaves(experiment, named, tmp_path):
         assert secret not in logs
 
 
-def test_what_goes_wrong_at_a_site_stays_there(experiment, squares, tmp_path):
+def test_what_goes_wrong_at_a_site_stays_there(experiment, shades, tmp_path):
     """A damaged image: the server learns that the data cannot be opened, the site's log which."""
     broken = tmp_path / "broken"
-    shutil.copytree(squares, broken)
-    (broken / "south" / "images" / "003.png").write_bytes(b"x")
+    shutil.copytree(shades, broken)
+    (broken / "south" / "ill" / "003.png").write_bytes(b"x")
     e = experiment(federation={"folder": str(broken), "image_size": 32})
     with pytest.raises(RoundFailed) as caught:
         direct.deploy(e, tmp_path, SITES)
@@ -214,13 +222,15 @@ def test_a_server_does_not_say_where_a_site_keeps_its_images(experiment, tmp_pat
     mine = client.data.experiment(sent, []).federation
     assert (mine.cache, mine.cache_limit, mine.csv) == (None, None, None)
     assert (mine.folder, mine.image_size) == (e.federation.folder, e.federation.image_size)
-    answer = client.answer("open", json.dumps({"experiment": sent, "labels": ["x"]}).encode())
+    answer = client.answer(
+        "open", json.dumps({"experiment": sent, "labels": ["healthy", "ill"]}).encode()
+    )
     assert answer[:1] == b"A"
     assert not (tmp_path / "public").exists()
 
 
-def test_a_site_chooses_its_cache(experiment, squares, tmp_path):
-    own = {"folder": str(squares), "cache": str(tmp_path / "mine")}
+def test_a_site_chooses_its_cache(experiment, shades, tmp_path):
+    own = {"folder": str(shades), "cache": str(tmp_path / "mine")}
     client = SiteClient("north", own, Policy(), tmp_path / "state")
     mine = client.data.experiment(without_places(experiment()), [])
     assert mine.federation.cache == tmp_path / "mine"
@@ -435,8 +445,8 @@ def test_a_site_keeps_its_specialist(experiment, tmp_path):
         )
 
 
-def test_only_means_leave(experiment, tmp_path):
-    e = experiment(methods=["fedavg"])
+def test_only_means_leave(experiment, squares, tmp_path):
+    e = experiment(methods=["fedavg"], **segmentation(squares))
     link = direct.deploy(e, tmp_path, SITES, {site: Policy(scores="means") for site in SITES})
     alone = in_process(e, tmp_path / "alone")
     assert rounded(tmp_path / "run") == rounded(alone)

@@ -29,10 +29,11 @@ ROUNDS = 2
 class Trained:
     """A run whose sites have answered everything, and have not yet heard that it is over."""
 
-    def __init__(self, squares: Path, folder: Path, method: str, stop_after: int = 10**6) -> None:
+    def __init__(self, shades: Path, folder: Path, method: str, stop_after: int = 10**6) -> None:
         raw = {
-            "federation": {"folder": str(squares), "image_size": SIZE},
-            "network": {"name": "unet", "width": 2},
+            "federation": {"folder": str(shades), "image_size": SIZE},
+            "task": {"name": "classification"},
+            "network": {"name": "small"},
             "training": {"batch_size": 3},
             "methods": [method],
             "rounds": ROUNDS,
@@ -78,19 +79,19 @@ class Trained:
 
 
 @pytest.fixture(scope="module")
-def fedsm(squares, tmp_path_factory) -> Trained:
-    return Trained(squares, tmp_path_factory.mktemp("fedsm"), "fedsm")
+def fedsm(shades, tmp_path_factory) -> Trained:
+    return Trained(shades, tmp_path_factory.mktemp("fedsm"), "fedsm")
 
 
 @pytest.fixture(scope="module")
-def ditto(squares, tmp_path_factory) -> Trained:
-    return Trained(squares, tmp_path_factory.mktemp("ditto"), "ditto")
+def ditto(shades, tmp_path_factory) -> Trained:
+    return Trained(shades, tmp_path_factory.mktemp("ditto"), "ditto")
 
 
 @pytest.fixture(scope="module")
-def begun(squares, tmp_path_factory) -> Trained:
+def begun(shades, tmp_path_factory) -> Trained:
     """After the last round, before `finish`."""
-    return Trained(squares, tmp_path_factory.mktemp("begun"), "fedsm", stop_after=ROUNDS)
+    return Trained(shades, tmp_path_factory.mktemp("begun"), "fedsm", stop_after=ROUNDS)
 
 
 def said(client: SiteClient, request: Request) -> str:
@@ -166,8 +167,8 @@ def test_gamma_is_chosen_for_one_model_a_checkpoint(fedsm):
     assert len(answered) <= 2
 
 
-def test_a_damaged_note_is_no_permission(squares, tmp_path):
-    trained = Trained(squares, tmp_path, "fedavg")
+def test_a_damaged_note_is_no_permission(shades, tmp_path):
+    trained = Trained(shades, tmp_path, "fedavg")
     [note] = trained.notes()
     assert len(json.loads(note.read_text())) == 4  # val and test, best and last
     note.write_text("")
@@ -296,8 +297,8 @@ def test_a_run_that_is_not_over_keeps_its_state(begun):
     assert note["reason"].startswith("state kept, training is not finished here: fedsm/seed0")
 
 
-def test_a_run_that_is_over_lets_its_state_go(squares, tmp_path):
-    trained = Trained(squares, tmp_path, "fedavg")
+def test_a_run_that_is_over_lets_its_state_go(shades, tmp_path):
+    trained = Trained(shades, tmp_path, "fedavg")
     client = trained.north
     assert client.answer("done", over(trained)) == b"A"
     assert states(trained) == {}

@@ -37,7 +37,8 @@ def experiment(folder: Path, **blocks: Any) -> Experiment:
     raw: dict[str, Any] = {
         "name": "lies",
         "federation": {"folder": str(folder), "image_size": 32},
-        "network": {"name": "unet", "width": 2},
+        "task": {"name": "classification"},
+        "network": {"name": "small"},
         "training": {"batch_size": 3},
         "methods": ["fedsm"],
         "rounds": 3,
@@ -108,20 +109,14 @@ def in_process(e: Experiment, folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def without_south(squares, tmp_path_factory):
-    e = experiment(squares, server={"min_sites": 1, "absences": {"south": [2]}})
+def without_south(shades, tmp_path_factory):
+    e = experiment(shades, server={"min_sites": 1, "absences": {"south": [2]}})
     return in_process(e, tmp_path_factory.mktemp("absent"))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(squares, tmp_path_factory):
-    return in_process(experiment(squares, rounds=1), tmp_path_factory.mktemp("undisturbed"))
-
-
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    """They take longer than these runs."""
-    monkeypatch.setattr("konsil.deploy.coordinator.draw_figures", lambda folder, plan: None)
+def undisturbed(shades, tmp_path_factory):
+    return in_process(experiment(shades, rounds=1), tmp_path_factory.mktemp("undisturbed"))
 
 
 # --- rounds -------------------------------------------------------------------------------------
@@ -141,8 +136,8 @@ IN_A_ROUND: dict[str, Forge] = {
 
 
 @pytest.mark.parametrize("forge", IN_A_ROUND.values(), ids=IN_A_ROUND)
-def test_a_lie_that_is_skipped_is_an_absence(squares, tmp_path, without_south, forge):
-    e = experiment(squares, server={"min_sites": 1, "on_bad_upload": "skip"})
+def test_a_lie_that_is_skipped_is_an_absence(shades, tmp_path, without_south, forge):
+    e = experiment(shades, server={"min_sites": 1, "on_bad_upload": "skip"})
     deploy_with_liar(e, tmp_path, forge, lambda r: (r.kind, r.round) == ("round", 2))
     assert remains(tmp_path / "run") == without_south
 
@@ -164,6 +159,11 @@ def filled(value: float) -> Forge:
     return forge
 
 
+def one_value(reply: Reply) -> bytes:
+    columns = reply.header()["body"]["columns"]
+    return said(columns=columns | {"accuracy": [1.0]})(reply)
+
+
 AT_THE_END: dict[str, tuple[str, Forge, str]] = {
     "no specialist": ("collect", meant(parts={}), r"parts \[\], expected \['personal'\]"),
     "another layout": ("collect", other_layout, r"personal: w \(5,\) where"),
@@ -173,9 +173,9 @@ AT_THE_END: dict[str, tuple[str, Forge, str]] = {
     "too few sums": ("calibrate", said(sums=[0.5]), "sums: 1 values, expected 24"),
     "absurd sums": ("calibrate", said(sums=[1e300] * 24), "is not from 0 to"),
     "other images": ("calibrate", said(images=10**9), "images, by the plan"),
-    "no columns": ("evaluate", said(columns={}), r"columns \[\], expected \['dice'\]"),
+    "no columns": ("evaluate", said(columns={}), r"columns \[\], expected \['accuracy'"),
     "another column": ("evaluate", said(columns={"x": [1.0]}), r"columns \['x'\]"),
-    "too few values": ("evaluate", said(columns={"dice": [1.0]}), "dice: 1 values, expected"),
+    "too few values": ("evaluate", one_value, "accuracy: 1 values, expected"),
     "body of another kind": ("evaluate", meant(body=[]), "body: should be"),
     "another plan": ("evaluate", meant(plan="other"), "plan other, not"),
 }
@@ -183,9 +183,9 @@ AT_THE_END: dict[str, tuple[str, Forge, str]] = {
 
 @pytest.mark.parametrize(("kind", "forge", "why"), AT_THE_END.values(), ids=AT_THE_END)
 def test_a_lie_at_the_end_is_named_and_the_run_goes_on_without_it(
-    squares, tmp_path, undisturbed, kind, forge, why
+    shades, tmp_path, undisturbed, kind, forge, why
 ):
-    e = experiment(squares, rounds=1)
+    e = experiment(shades, rounds=1)
     with pytest.raises(RoundFailed, match=rf"site south .*in {kind}.*{why}.*go on with the run"):
         deploy_with_liar(e, tmp_path, forge, lambda r: r.kind == kind)
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "waiting"
@@ -227,10 +227,10 @@ def _key(request: Request) -> tuple[Any, ...]:
 def recorded(request, squares, shades, tmp_path_factory) -> tuple[Plan, Replay, list[Row]]:
     folder = tmp_path_factory.mktemp("recorded")
     server = {"min_sites": 1, "on_bad_upload": "skip"}
-    e = experiment(squares, server=server, rounds=1)
-    if request.param != "segmentation":
-        blocks = {"task": {"name": "classification"}, "network": {"name": "small"}}
-        e = experiment(shades, server=server, rounds=1, **blocks)
+    e = experiment(shades, server=server, rounds=1)
+    if request.param == "segmentation":
+        blocks = {"task": {"name": "segmentation"}, "network": {"name": "unet", "width": 2}}
+        e = experiment(squares, server=server, rounds=1, **blocks)
     policy = Policy(scores="means") if request.param == "means" else Policy()
     link = direct.deploy(e, folder, SITES, {"south": policy})
     plan, replay = Plan.from_json(read_plan(folder / "run")), Replay(link.passed)
