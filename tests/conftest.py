@@ -43,20 +43,38 @@ def shades(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def classes(shades: Path) -> dict[str, dict[str, Any]]:
+    """The blocks of an experiment on `shades`, which costs half of one on `squares`."""
+    return {
+        "federation": {"folder": str(shades), "image_size": SIZE},
+        "task": {"name": "classification"},
+        "network": {"name": "small"},
+    }
+
+
+@pytest.fixture(scope="session")
+def outlines(squares: Path) -> dict[str, dict[str, Any]]:
+    """The blocks of an experiment on `squares`."""
+    return {
+        "federation": {"folder": str(squares), "image_size": SIZE},
+        "task": {"name": "segmentation"},
+        "network": {"name": "unet", "width": 2},
+    }
+
+
 @pytest.fixture
-def experiment(squares: Path) -> Callable[..., Experiment]:
+def experiment(outlines: dict[str, dict[str, Any]]) -> Callable[..., Experiment]:
     """A tiny experiment on `squares`; keyword arguments replace whole blocks of the file."""
 
     def make(**blocks: Any) -> Experiment:
         raw: dict[str, Any] = {
             "name": "tiny",
-            "federation": {"folder": str(squares), "image_size": SIZE},
-            "network": {"name": "unet", "width": 2},
             "training": {"batch_size": 3},
             "methods": ["fedavg"],
             "rounds": 2,
         }
-        return check_experiment(raw | blocks, "test")
+        return check_experiment(raw | outlines | blocks, "test")
 
     return make
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import SIZE
 
-from konsil.config import Experiment, check_experiment
+from konsil.config import Experiment
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,19 +19,8 @@ def _no_pictures() -> Iterator[None]:
 
 
 @pytest.fixture
-def experiment(shades: Path) -> Callable[..., Experiment]:
+def experiment(
+    experiment: Callable[..., Experiment], classes: dict[str, dict[str, Any]]
+) -> Callable[..., Experiment]:
     """A tiny experiment on `shades`; keyword arguments replace whole blocks of the file."""
-
-    def make(**blocks: Any) -> Experiment:
-        raw: dict[str, Any] = {
-            "name": "tiny",
-            "federation": {"folder": str(shades), "image_size": SIZE},
-            "task": {"name": "classification"},
-            "network": {"name": "small"},
-            "training": {"batch_size": 3},
-            "methods": ["fedavg"],
-            "rounds": 2,
-        }
-        return check_experiment(raw | blocks, "test")
-
-    return make
+    return lambda **blocks: experiment(**(classes | blocks))

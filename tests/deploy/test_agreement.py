@@ -6,7 +6,6 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import direct
 import pytest
@@ -27,15 +26,6 @@ from konsil.report.figures import draw_figures
 SITES = ["north", "south"]
 
 
-def segmentation(squares: Path) -> dict[str, dict[str, Any]]:
-    """The blocks of an experiment on outlines."""
-    return {
-        "federation": {"folder": str(squares), "image_size": 32},
-        "task": {"name": "segmentation"},
-        "network": {"name": "unet", "width": 2},
-    }
-
-
 def in_process(experiment, folder: Path) -> Path:
     federation = open_federation(experiment.federation, experiment.task)
     run = Run(Plan.of(experiment, federation), folder)
@@ -53,10 +43,10 @@ def models(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedsm", "fedsoup", "scaffold", "fedsm-extra"])
-def test_the_same_bits_as_in_process(experiment, squares, tmp_path, monkeypatch, method):
+def test_the_same_bits_as_in_process(experiment, outlines, tmp_path, monkeypatch, method):
     if method == "fedsm":
         monkeypatch.setattr("konsil.deploy.coordinator.draw_figures", draw_figures)
-    e = experiment(methods=[method], rounds=3, **segmentation(squares))
+    e = experiment(methods=[method], rounds=3, **outlines)
     direct.deploy(e, tmp_path, SITES)
     alone = in_process(e, tmp_path / "alone")
     assert (tmp_path / "run" / "results.csv").read_bytes() == (alone / "results.csv").read_bytes()
@@ -445,8 +435,8 @@ def test_a_site_keeps_its_specialist(experiment, tmp_path):
         )
 
 
-def test_only_means_leave(experiment, squares, tmp_path):
-    e = experiment(methods=["fedavg"], **segmentation(squares))
+def test_only_means_leave(experiment, outlines, tmp_path):
+    e = experiment(methods=["fedavg"], **outlines)
     link = direct.deploy(e, tmp_path, SITES, {site: Policy(scores="means") for site in SITES})
     alone = in_process(e, tmp_path / "alone")
     assert rounded(tmp_path / "run") == rounded(alone)

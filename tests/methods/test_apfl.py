@@ -92,7 +92,7 @@ def test_statistics_are_those_of_the_mixture():
 def run(make_plan, folder, other: str, norm: str = "instance", **settings):
     plan = make_plan(
         methods=[other, {"name": "apfl", **settings}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
     )
     return plan, {title: toy.train(plan, folder, title) for title in (other, "apfl")}
 

@@ -33,7 +33,7 @@ def test_three_rounds_by_hand():
 def test_without_a_pull_it_is_local_training(make_plan, tmp_path, coupling):
     plan = make_plan(
         methods=["local", {"name": "ditto", "lambda": 0, "coupling": coupling}],
-        network={"name": "unet", "width": 2, "norm": "batch"},
+        network={"name": "small", "norm": "batch"},
     )
     for title in ("local", "ditto"):
         toy.train(plan, tmp_path, title)

@@ -95,7 +95,7 @@ def test_without_a_window_or_with_one_round_it_is_fedavg(make_plan, tmp_path, no
     plan = make_plan(
         methods=["fedavg", *swa],
         rounds=4,
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
         training={"batch_size": 3, "lr": 1e-2},
     )
     fedavg = toy.train(plan, tmp_path, "fedavg")

@@ -58,7 +58,7 @@ def test_statistics_take_the_mean_and_moments_stay_at_the_server(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_real_moments_have_no_statistics(make_plan, name):
-    plan = make_plan(methods=[name], network={"name": "unet", "width": 2, "norm": "batch"})
+    plan = make_plan(methods=[name], network={"name": "small", "norm": "batch"})
     parts = plan.method(plan.jobs[0]).start()
     for moment in METHODS[name]:
         assert parts[f"server.global.{moment}"].layout.size == parts["global"].layout.trainable
@@ -71,7 +71,7 @@ def test_without_momentum_it_is_fedavg(make_plan, tmp_path, norm, policy):
     plan = make_plan(
         methods=[{"name": "fedavg", "optimizer_state": policy}, still,
                  {"name": "fedavgm", "label": "moving"}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
         training={"batch_size": 3, "lr": 1e-2},
     )  # fmt: skip
     fedavg, fedavgm, moving = (

@@ -6,7 +6,7 @@ from methods import layered
 from konsil import testing as toy
 from konsil.errors import ConfigError
 
-BATCH_NORM = {"name": "unet", "width": 2, "norm": "batch"}
+BATCH_NORM = {"name": "small", "norm": "batch"}
 
 
 @pytest.mark.parametrize("finetune", ["all", "head"])
@@ -38,7 +38,7 @@ def test_rounds_and_fine_tuning_by_hand(finetune):
 def test_without_a_head_and_fine_tuning_it_is_fedavg(make_plan, tmp_path, norm):
     plan = make_plan(
         methods=["fedavg", {"name": "fedbabu", "head": "none", "finetune_epochs": 0}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
     )
     layered.same_as_fedavg(plan, tmp_path, "fedbabu")
 
@@ -65,11 +65,16 @@ def test_without_fine_tuning_the_head_keeps_its_initial_bits(make_plan, tmp_path
     assert not torch.equal(body.flat, method.body.initial.only(method.body.others).flat)
 
 
+def with_batch_norm(outlines):
+    """Outlines are not learnt within two rounds: something is left for fine-tuning."""
+    return outlines | {"network": outlines["network"] | {"norm": "batch"}}
+
+
 @pytest.mark.parametrize("finetune", ["all", "head"])
-def test_fine_tuning_really_trains_the_head(make_plan, tmp_path, finetune):
+def test_fine_tuning_really_trains_the_head(make_plan, outlines, tmp_path, finetune):
     plan = make_plan(
         methods=[{"name": "fedbabu", "finetune": finetune}],
-        training={"batch_size": 2, "lr": 1e-2}, network=BATCH_NORM,
+        training={"batch_size": 2, "lr": 1e-2}, **with_batch_norm(outlines),
     )  # fmt: skip
     method, body, states = finished(plan, tmp_path)
     for state in states.values():
@@ -79,10 +84,10 @@ def test_fine_tuning_really_trains_the_head(make_plan, tmp_path, finetune):
         assert same_body == (finetune == "head")
 
 
-def test_the_tuned_model_runs_with_the_statistics_it_was_tuned_with(make_plan, tmp_path):
+def test_the_tuned_model_runs_with_the_statistics_it_was_tuned_with(make_plan, outlines, tmp_path):
     """`running_statistics: local` puts a site's own into what it received, not into this."""
     training = {"batch_size": 2, "lr": 1e-2, "running_statistics": "local"}
-    plan = make_plan(methods=["fedbabu"], training=training, network=BATCH_NORM)
+    plan = make_plan(methods=["fedbabu"], training=training, **with_batch_norm(outlines))
     _, _, states = finished(plan, tmp_path)
     for state in states.values():
         before, tuned = state.private["global.statistics"], state.private["personal"]

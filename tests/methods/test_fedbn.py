@@ -69,14 +69,14 @@ def test_three_rounds_by_hand(method, shared_names):
     ]
 
 
-def test_on_norm_layers_that_keep_nothing_it_is_fedavg(make_plan, tmp_path):
-    plan = make_plan(methods=["fedavg", "fedbn"])  # MONAI's instance norm
+def test_on_norm_layers_that_keep_nothing_it_is_fedavg(make_plan, outlines, tmp_path):
+    plan = make_plan(methods=["fedavg", "fedbn"], **outlines)  # MONAI's instance norm
     layered.same_as_fedavg(plan, tmp_path, "fedbn")
 
 
-def warnings(make_plan, method: str, norm: str) -> list[str]:
-    network = {"name": "unet", "width": 2, "norm": norm}
-    plan = make_plan(methods=[method], network=network)
+def warnings(make_plan, outlines, method: str, norm: str) -> list[str]:
+    blocks = outlines | {"network": outlines["network"] | {"norm": norm}}
+    plan = make_plan(methods=[method], **blocks)
     return plan.method(plan.jobs[0]).warnings()
 
 
@@ -87,8 +87,8 @@ def warnings(make_plan, method: str, norm: str) -> list[str]:
         *(("silobn", norm, norm != "batch") for norm in ("instance", "group", "batch")),
     ],
 )
-def test_it_says_when_it_is_fedavg(make_plan, method, norm, warns):
-    found = warnings(make_plan, method, norm)
+def test_it_says_when_it_is_fedavg(make_plan, outlines, method, norm, warns):
+    found = warnings(make_plan, outlines, method, norm)
     assert len(found) == warns
     assert all("this is FedAvg; set network.norm: batch" in text for text in found)
 

@@ -206,7 +206,7 @@ def test_affinities_add_up_over_the_rounds():
 def test_without_received_models_it_is_local_training(make_plan, tmp_path, norm):
     plan = make_plan(
         methods=["local", {"name": "fedfomo", "models": 0}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
         rounds=3,
     )
     for title in ("local", "fedfomo"):
@@ -216,8 +216,8 @@ def test_without_received_models_it_is_local_training(make_plan, tmp_path, norm)
         assert local.equals(toy.state_of(plan, tmp_path, site, "fedfomo").last["personal"])
 
 
-def test_a_federation_of_one_is_local_training(make_plan, squares, tmp_path):
-    federation = {"folder": str(squares), "image_size": 32, "sites": ["north"]}
+def test_a_federation_of_one_is_local_training(make_plan, shades, tmp_path):
+    federation = {"folder": str(shades), "image_size": 32, "sites": ["north"]}
     plan = make_plan(federation=federation, methods=["local", "fedfomo"])
     for title in ("local", "fedfomo"):
         toy.train(plan, tmp_path, title)

@@ -16,16 +16,16 @@ def test_three_rounds_by_hand():
 def test_without_a_head_it_is_fedavg(make_plan, tmp_path, norm):
     plan = make_plan(
         methods=["fedavg", {"name": "fedper", "head": "none"}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
     )
     layered.same_as_fedavg(plan, tmp_path, "fedper")
 
 
-def test_heads_part_and_do_not_travel(make_plan, tmp_path):
+def test_heads_part_and_do_not_travel(make_plan, outlines, tmp_path):
     """A head of a whole block, norm layers included: what is in it is at the sites alone."""
     plan = make_plan(
         methods=[{"name": "fedper", "head": r"net\.model\.2\."}],
-        network={"name": "unet", "width": 2, "norm": "batch"},
+        **(outlines | {"network": outlines["network"] | {"norm": "batch"}}),
     )
     server = toy.server(plan, tmp_path)
     for number in (1, 2):
@@ -57,7 +57,7 @@ def test_a_newcomer_begins_with_the_common_head(make_plan, tmp_path):
 def test_a_site_answers_with_its_own_statistics_if_those_stay_local(make_plan, tmp_path):
     plan = make_plan(
         methods=["fedper"],
-        network={"name": "unet", "width": 2, "norm": "batch"},
+        network={"name": "small", "norm": "batch"},
         training={"batch_size": 3, "running_statistics": "local"},
     )
     shared = toy.train(plan, tmp_path).shared["global"]

@@ -69,7 +69,7 @@ def test_mu_0_is_fedavg(make_plan, tmp_path, optimizer, norm):
     prox = [{"name": "fedprox", "label": c, "mu": 0, "coupling": c} for c in COUPLINGS]
     plan = make_plan(
         methods=["fedavg", *prox, {"name": "fedprox", "mu": 0.5}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
         training={"batch_size": 3, "optimizer": optimizer, "lr": 1e-2},
     )
     fedavg = toy.train(plan, tmp_path, "fedavg")

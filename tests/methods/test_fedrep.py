@@ -25,7 +25,7 @@ def test_three_rounds_by_hand(epochs):
 def test_without_a_head_it_is_fedavg(make_plan, tmp_path, norm):
     plan = make_plan(
         methods=["fedavg", {"name": "fedrep", "head": "none"}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
     )
     layered.same_as_fedavg(plan, tmp_path, "fedrep")
 
@@ -33,7 +33,7 @@ def test_without_a_head_it_is_fedavg(make_plan, tmp_path, norm):
 def test_without_head_epochs_it_is_fedbabu_that_is_not_fine_tuned(make_plan, tmp_path):
     plan = make_plan(
         methods=[{"name": "fedrep", "head_epochs": 0}, {"name": "fedbabu", "finetune_epochs": 0}],
-        network={"name": "unet", "width": 2, "norm": "batch"},
+        network={"name": "small", "norm": "batch"},
     )
     records = [toy.train(plan, tmp_path, title) for title in ("fedrep", "fedbabu")]
     assert toy.same_record(*records)
@@ -44,9 +44,7 @@ def test_without_head_epochs_it_is_fedbabu_that_is_not_fine_tuned(make_plan, tmp
 
 def test_fitting_the_head_leaves_the_body_alone(make_plan, tmp_path):
     """Trained values and running statistics of the body, bit for bit; the head really moves."""
-    plan = make_plan(
-        methods=["fedrep"], network={"name": "unet", "width": 2, "norm": "batch"}, rounds=1
-    )
+    plan = make_plan(methods=["fedrep"], network={"name": "small", "norm": "batch"}, rounds=1)
     host = SiteWorker(plan, tmp_path)
     request = toy.server(plan, tmp_path)._request("round", "north", 1, True)
     site = host._site(request, host._states(request).now())

@@ -374,14 +374,15 @@ EACH = {"name": "fedsm", "lambda": {"a": 0.7, "b": 0.7}, "label": "each"}
 
 
 @pytest.fixture(scope="module", params=["instance", "batch"])
-def trained(request, squares, tmp_path_factory):
+def trained(request, shades, tmp_path_factory):
     """FedAvg, local and four FedSM on two equal sites: plan, folder, records."""
     folder = tmp_path_factory.mktemp("degenerate")
-    sites = copy_sites(squares, folder / "data", {"a": ("north", 8), "b": ("south", 8)})
+    sites = copy_sites(shades, folder / "data", {"a": ("north", 4), "b": ("south", 4)})
     plan = toy.plan_of(
         sites,
         methods=["fedavg", "local", FEDSM, ALONE, TOGETHER, EACH],
-        network={"name": "unet", "width": 2, "norm": request.param},
+        task={"name": "classification"},
+        network={"name": "small", "norm": request.param},
         rounds=2,
     )
     records = {job.method: toy.train(plan, folder / "run", job.method) for job in plan.jobs}

@@ -87,8 +87,8 @@ def test_the_models_are_fedsm_extras(make_plan, tmp_path):
     assert not mine.shared["selector"].equals(theirs.shared["selector"])
 
 
-def test_the_super_model_answers_with_the_mixture(make_plan, tmp_path):
-    plan = make_plan(methods=[BLOCK], rounds=4)
+def test_the_super_model_answers_with_the_mixture(make_plan, outlines, tmp_path):
+    plan = make_plan(methods=[BLOCK], rounds=4, **outlines)
     toy.whole_run(plan, tmp_path)
     model = SuperModel.load(tmp_path / plan.jobs[0].name / "supermodel")
     assert model.facts.routing == "ensemble"

@@ -202,9 +202,10 @@ def test_a_site_that_missed_the_frozen_models_gets_them_later(make_plan, tmp_pat
     assert "labels.train" in toy.state_of(plan, tmp_path, "north").notes
 
 
-def test_ft_is_fine_tuned_before_it_is_handed_in(make_plan, tmp_path):
+def test_ft_is_fine_tuned_before_it_is_handed_in(make_plan, outlines, tmp_path):
     block = BLOCK | {"personaliser": {"name": "ft", "epochs": 3}}
-    plan = make_plan(methods=[block], rounds=ROUNDS, training={"batch_size": 2, "lr": 1e-2})
+    training = {"batch_size": 2, "lr": 1e-2}
+    plan = make_plan(methods=[block], rounds=ROUNDS, training=training, **outlines)
     toy.train(plan, tmp_path)
     record = toy.server(plan, tmp_path).record
     assert any(not record.shared[frozen(s)].equals(record.shared["global"]) for s in plan.sites)
@@ -221,7 +222,7 @@ def test_specialists_are_frozen_with_the_statistics_they_run_with(
     plan = make_plan(
         methods=[block],
         rounds=4,
-        network={"name": "unet", "width": 2, "norm": "batch"},
+        network={"name": "small", "norm": "batch"},
         training={"batch_size": 3, "running_statistics": "local"},
     )
     record = toy.train(plan, tmp_path)

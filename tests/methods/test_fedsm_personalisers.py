@@ -15,9 +15,9 @@ def test_table_6_is_complete():
 
 
 @pytest.fixture(scope="module")
-def softpull(squares, tmp_path_factory):
+def softpull(shades, classes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("softpull")
-    return toy.train(toy.plan_of(squares, methods=["fedsm"]), folder)
+    return toy.train(toy.plan_of(shades, **(classes | {"methods": ["fedsm"]})), folder)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -158,7 +158,7 @@ def test_statistics_are_recomputed_after_an_average(recompute):
 def test_a_soup_that_never_starts_is_fedavg(make_plan, tmp_path, norm):
     plan = make_plan(
         methods=["fedavg", {"name": "fedsoup", "start": 1.0}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
     )
     records = [toy.train(plan, tmp_path, title) for title in ("fedavg", "fedsoup")]
     assert records[0].shared["global"].equals(records[1].shared["global"])

@@ -51,11 +51,11 @@ def trained(make_plan, tmp_path):
 
 
 @pytest.mark.parametrize("norm", ["instance", "batch"])
-def test_the_global_model_is_fedavgs(trained, norm):
+def test_the_global_model_is_fedavgs(trained, outlines, norm):
     """Its scores, its best checkpoint and its optimiser too; what is tuned is another model."""
     found = trained(
-        ["fedavg", {"name": "ft", "epochs": 3}],
-        network={"name": "unet", "width": 2, "norm": norm}, training={"batch_size": 2, "lr": 1e-2},
+        ["fedavg", {"name": "ft", "epochs": 3}], training={"batch_size": 2, "lr": 1e-2},
+        **(outlines | {"network": outlines["network"] | {"norm": norm}}),
     )  # fmt: skip
     (usual, usual_states), (record, states) = found["fedavg"], found["ft"]
     assert toy.same_parts(record.shared, usual.shared)
@@ -78,7 +78,7 @@ def test_the_global_model_is_fedavgs(trained, norm):
 def test_without_epochs_the_personal_model_is_the_global_one(trained, norm, statistics):
     found = trained(
         [{"name": "ft", "epochs": 0}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
         training={"batch_size": 3, "running_statistics": statistics},
     )  # fmt: skip
     record, states = found["ft"]

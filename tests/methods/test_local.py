@@ -23,9 +23,9 @@ def test_each_site_by_hand_and_nothing_travels():
     np.testing.assert_allclose(mine["b"], [0.7, -1.0, 0.2], atol=1e-6)  # gradient 3 (1, 0, 1)
 
 
-def test_federation_of_one_site_is_local_training(make_plan, squares, tmp_path):
+def test_federation_of_one_site_is_local_training(make_plan, shades, tmp_path):
     """K = 1: FedAvg, FedSM's two models and local training are the same model, bit for bit."""
-    federation = {"folder": str(squares), "image_size": 32, "sites": ["north"]}
+    federation = {"folder": str(shades), "image_size": 32, "sites": ["north"]}
     plan = make_plan(federation=federation, methods=["local", "fedavg", "fedsm"])
     records = {m: toy.train(plan, tmp_path, m) for m in ("local", "fedavg", "fedsm")}
     local = toy.state_of(plan, tmp_path, "north", "local").last["local"]
@@ -34,9 +34,9 @@ def test_federation_of_one_site_is_local_training(make_plan, squares, tmp_path):
     assert local.equals(toy.state_of(plan, tmp_path, "north", "fedsm").last["personal"])
 
 
-def test_centralized_on_one_site_is_local_training(make_plan, squares, tmp_path):
+def test_centralized_on_one_site_is_local_training(make_plan, shades, tmp_path):
     """The pooled site has random streams of its own; under one name the bits are the same."""
-    federation = {"folder": str(squares), "image_size": 32, "sites": ["north"]}
+    federation = {"folder": str(shades), "image_size": 32, "sites": ["north"]}
     plan = make_plan(federation=federation, methods=["local", "centralized"])
     counts = {POOLED_SITE: plan.counts["north"]}
     pooled = replace(plan, sites=(POOLED_SITE,), counts=counts)

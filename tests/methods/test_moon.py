@@ -162,7 +162,7 @@ def test_work():
 def test_mu_0_is_fedavg(make_plan, tmp_path, norm):
     plan = make_plan(
         methods=["fedavg", {"name": "moon", "label": "off", "mu": 0}, "moon"],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
         training={"batch_size": 3, "lr": 1e-2},
     )
     fedavg, off, moon = (toy.train(plan, tmp_path, m) for m in ("fedavg", "off", "moon"))
@@ -175,7 +175,7 @@ def test_statistics_that_stay_at_the_site(make_plan, tmp_path):
     """The global model is then asked as the site runs it: with the site's statistics."""
     plan = make_plan(
         methods=["moon"],
-        network={"name": "unet", "width": 2, "norm": "batch"},
+        network={"name": "small", "norm": "batch"},
         training={"batch_size": 3, "running_statistics": "local"},
     )
     server = toy.server(plan, tmp_path)

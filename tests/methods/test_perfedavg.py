@@ -106,7 +106,7 @@ def test_only_the_outer_batches_move_the_statistics():
 def test_without_an_inner_step_it_is_fedavg(make_plan, tmp_path, variant, norm):
     plan = make_plan(
         methods=["fedavg", {"name": "perfedavg", "variant": variant, "inner_lr": 0}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
     )
     records = [toy.train(plan, tmp_path, title) for title in ("fedavg", "perfedavg")]
     assert records[0].shared["global"].equals(records[1].shared["global"])
@@ -117,7 +117,7 @@ def test_without_an_inner_step_it_is_fedavg(make_plan, tmp_path, variant, norm):
 def test_without_adaptation_a_site_answers_with_the_global_model(make_plan, tmp_path, norm):
     plan = make_plan(
         methods=[{"name": "perfedavg", "adapt_steps": 0}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
     )
     record = toy.train(plan, tmp_path)
     for site in plan.sites:

@@ -100,7 +100,7 @@ def test_the_shared_model_has_the_statistics_of_theta(running_statistics):
 def test_beta_0_never_moves_the_global_model(make_plan, tmp_path, norm):
     plan = make_plan(
         methods=[{"name": "pfedme", "beta": 0}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
     )
     initial = toy.server(plan, tmp_path).record.shared["global"]
     assert toy.train(plan, tmp_path).shared["global"].equals(initial)
@@ -120,7 +120,7 @@ def test_beta_1_is_the_mean(make_plan, tmp_path):
 def test_lambda_0_leaves_w_and_theta_is_fedavgs_local_model(make_plan, tmp_path, norm):
     plan = make_plan(
         methods=["fedavg", {"name": "pfedme", "lambda": 0, "inner_steps": 1}],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
         rounds=1,
     )
     servers = {title: toy.server(plan, tmp_path, title) for title in ("fedavg", "pfedme")}

@@ -164,7 +164,7 @@ def test_only_trainable_values_have_a_control():
 
 
 def test_controls_of_a_real_network_leave_statistics_out(make_plan):
-    plan = make_plan(methods=["scaffold"], network={"name": "unet", "width": 2, "norm": "batch"})
+    plan = make_plan(methods=["scaffold"], network={"name": "small", "norm": "batch"})
     parts = plan.method(plan.jobs[0]).start()
     assert parts["control"].layout.size == parts["global"].layout.trainable
     assert parts["global"].layout.size > parts["global"].layout.trainable
@@ -180,7 +180,7 @@ def test_frozen_controls_are_fedavg(make_plan, tmp_path, optimizer, norm):
     free = [{"name": "scaffold", "label": f"free-{c}", "correction": c} for c in CORRECTIONS]
     plan = make_plan(
         methods=["fedavg", *frozen, *free],
-        network={"name": "unet", "width": 2, "norm": norm},
+        network={"name": "small", "norm": norm},
         training={"batch_size": 3, "optimizer": optimizer, "lr": 1e-2},
     )
     fedavg = toy.train(plan, tmp_path, "fedavg")

@@ -4,13 +4,11 @@ from methods import layered
 
 from konsil import testing as toy
 
-BATCH_NORM = {"name": "unet", "width": 2, "norm": "batch"}
+BATCH_NORM = {"name": "small", "norm": "batch"}
 
 
 def test_without_running_statistics_it_is_fedavg(make_plan, tmp_path):
-    plan = make_plan(
-        methods=["fedavg", "silobn"], network={"name": "unet", "width": 2, "norm": "group"}
-    )
+    plan = make_plan(methods=["fedavg", "silobn"], network={"name": "small", "norm": "group"})
     layered.same_as_fedavg(plan, tmp_path, "silobn")
 
 
