@@ -64,8 +64,14 @@ def outlines(squares: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-def experiment(outlines: dict[str, dict[str, Any]]) -> Callable[..., Experiment]:
-    """A tiny experiment on `squares`; keyword arguments replace whole blocks of the file."""
+def usual(outlines: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What `experiment` is about; tests that do not look at outlines say `classes` instead."""
+    return outlines
+
+
+@pytest.fixture
+def experiment(usual: dict[str, dict[str, Any]]) -> Callable[..., Experiment]:
+    """A tiny experiment; keyword arguments replace whole blocks of the file."""
 
     def make(**blocks: Any) -> Experiment:
         raw: dict[str, Any] = {
@@ -74,7 +80,7 @@ def experiment(outlines: dict[str, dict[str, Any]]) -> Callable[..., Experiment]
             "methods": ["fedavg"],
             "rounds": 2,
         }
-        return check_experiment(raw | outlines | blocks, "test")
+        return check_experiment(raw | usual | blocks, "test")
 
     return make
 

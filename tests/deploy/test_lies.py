@@ -109,12 +109,6 @@ def in_process(e: Experiment, folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def without_south(shades, tmp_path_factory):
-    e = experiment(shades, server={"min_sites": 1, "absences": {"south": [2]}})
-    return in_process(e, tmp_path_factory.mktemp("absent"))
-
-
-@pytest.fixture(scope="module")
 def undisturbed(shades, tmp_path_factory):
     return in_process(experiment(shades, rounds=1), tmp_path_factory.mktemp("undisturbed"))
 
@@ -135,11 +129,21 @@ IN_A_ROUND: dict[str, Forge] = {
 }
 
 
-@pytest.mark.parametrize("forge", IN_A_ROUND.values(), ids=IN_A_ROUND)
-def test_a_lie_that_is_skipped_is_an_absence(shades, tmp_path, without_south, forge):
-    e = experiment(shades, server={"min_sites": 1, "on_bad_upload": "skip"})
-    deploy_with_liar(e, tmp_path, forge, lambda r: (r.kind, r.round) == ("round", 2))
-    assert remains(tmp_path / "run") == without_south
+def test_lies_that_are_skipped_are_absences(shades, tmp_path):
+    """Another lie in every round but the first and the last."""
+    lies = dict(enumerate(IN_A_ROUND.values(), start=2))
+    server, rounds = {"min_sites": 1, "on_bad_upload": "skip"}, len(lies) + 2
+    deploy_with_liar(
+        experiment(shades, server=server, rounds=rounds), tmp_path,
+        lambda r: lies[r.round](r), lambda r: r.kind == "round" and r.round in lies,
+    )  # fmt: skip
+    away = experiment(
+        shades, rounds=rounds, server={"min_sites": 1, "absences": {"south": [*lies]}}
+    )
+    assert remains(tmp_path / "run") == in_process(away, tmp_path / "absent")
+    events = map(json.loads, (tmp_path / "run" / "events.jsonl").read_text().splitlines())
+    heard = [e["round"] for e in events if e["event"] in ("upload_refused", "site_missing")]
+    assert heard == [*lies]
 
 
 # --- the evaluation -----------------------------------------------------------------------------
@@ -181,14 +185,17 @@ AT_THE_END: dict[str, tuple[str, Forge, str]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "forge", "why"), AT_THE_END.values(), ids=AT_THE_END)
-def test_a_lie_at_the_end_is_named_and_the_run_goes_on_without_it(
-    shades, tmp_path, undisturbed, kind, forge, why
+@pytest.mark.parametrize("kind", ["collect", "calibrate", "evaluate"])
+def test_lies_at_the_end_are_named_and_the_run_goes_on_without_them(
+    shades, tmp_path, undisturbed, kind
 ):
+    """One after the other, in one run."""
     e = experiment(shades, rounds=1)
-    with pytest.raises(RoundFailed, match=rf"site south .*in {kind}.*{why}.*go on with the run"):
-        deploy_with_liar(e, tmp_path, forge, lambda r: r.kind == kind)
-    assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "waiting"
+    for forge, why in (lie for asked, *lie in AT_THE_END.values() if asked == kind):
+        named = rf"site south .*in {kind}.*{why}.*go on with the run"
+        with pytest.raises(RoundFailed, match=named):
+            deploy_with_liar(e, tmp_path, forge, lambda r: r.kind == kind)
+        assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "waiting"
     direct.deploy(e, tmp_path, SITES)
     assert remains(tmp_path / "run") == undisturbed
 

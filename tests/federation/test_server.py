@@ -23,6 +23,12 @@ REQUEST = Request("round", "fedavg/seed0", "a", 3, "plan0", ASKED)
 SAID = {"weights": {"global": 2.0}, "measures": {}, "images": 0}
 
 
+@pytest.fixture
+def usual(classes):
+    """Where outlines do not matter, what costs less."""
+    return classes
+
+
 def part(*values: float, layout: Layout = LAYOUT) -> Weights:
     return Weights(layout, torch.tensor(values, dtype=torch.float32))
 

@@ -17,6 +17,12 @@ from konsil.files import locked
 from konsil.ingredients.site import Site
 
 
+@pytest.fixture
+def usual(classes):
+    """Where outlines do not matter, what costs less."""
+    return classes
+
+
 def request_for(
     plan, site: str = "north", number: int = 1, kind: str = "round", after: int = 0, body=None
 ):
@@ -363,8 +369,8 @@ def test_one_bench_serves_all_sites_without_mixing_them(make_plan, tmp_path):
 def test_running_statistics(make_plan, tmp_path, policy):
     """Light and dark sites: their own statistics differ, shared ones are the weighted mean."""
     plan = make_plan(
-        network={"name": "unet", "width": 2, "norm": "batch"},
-        task={"normalise": False},
+        network={"name": "small", "norm": "batch"},
+        task={"name": "classification", "normalise": False},
         training={"batch_size": 3, "running_statistics": policy},
     )
     server = toy.server(plan, tmp_path)
@@ -394,7 +400,7 @@ def test_a_specialist_is_kept_as_it_was_validated(make_plan, tmp_path):
     """With statistics that stay local, SoftPull must not leave mixed ones in the files."""
     plan = make_plan(
         methods=["fedsm"],
-        network={"name": "unet", "width": 2, "norm": "batch"},
+        network={"name": "small", "norm": "batch"},
         training={"batch_size": 3, "running_statistics": "local"},
     )
     server = toy.server(plan, tmp_path)

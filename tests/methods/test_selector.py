@@ -14,8 +14,8 @@ from konsil.weights import Layout, Weights
 
 @pytest.fixture
 def run(make_plan, tmp_path):
-    def go(**settings):
-        plan = make_plan(methods=[{"name": "fedsm", **settings}], rounds=3)
+    def go(blocks=None, **settings):
+        plan = make_plan(methods=[{"name": "fedsm", **settings}], rounds=3, **(blocks or {}))
         folder = tmp_path / str(settings.get("selector_optimizer"))
         work = Run(plan, folder)
         work.prepare(False, lambda path: None)
@@ -31,9 +31,9 @@ def test_closed_form_tells_the_sites_apart_after_one_round(run):
     assert accuracy[1] == accuracy[3] == 1.0
 
 
-def test_the_models_do_not_depend_on_how_the_selector_learns(run):
+def test_the_models_do_not_depend_on_how_the_selector_learns(run, classes):
     folders = [
-        run(selector_optimizer=rule)
+        run(classes, selector_optimizer=rule)
         for rule in ("average_moments", "closed_form", "server_adam", "reference_full_batch")
     ]
     for name in (

@@ -60,6 +60,7 @@ def _plan(tmp_path: Path, task: str, seeds: tuple[int, ...], channels: int) -> P
     }
     if task == "segmentation":
         raw["task"]["structures"] = {"disc": [1, 2], "cup": [2]}
+        raw["network"] = {"name": "unet", "width": 2}
     else:
         raw["network"] = {"name": "small"}
     experiment = check_experiment(raw, "test")
