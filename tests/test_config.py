@@ -370,8 +370,8 @@ def test_an_override_is_checked_like_the_file(file: Path):
         ),
         ({"name": "fedsm", "lambda": "much"}, ["lambda = 'much': must be a number"]),
         (
-            {"name": "fedsm", "label": "mine", "selector": "vgg16"},
-            ["methods.mine: ", "selector = 'vgg16': must be ", "'vgg11'"],
+            {"name": "fedsm", "label": "mine", "selector_lr": -1},
+            ["methods.mine: ", "selector_lr = -1: must be greater than 0"],
         ),
         ({"name": "fedsoup", "start": 2}, ["start = 2: must be less than or equal to 1"]),
         (

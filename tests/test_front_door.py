@@ -309,7 +309,7 @@ def test_open_federation_takes_paths_keys_and_configs(squares: Path, shades: Pat
     classes.write_splits(tmp_path / "splits.csv")
     with pytest.raises(ConfigError, match=r"federation: .*\n  image_siz: unknown key"):
         konsil.open_federation(keys | {"image_siz": 3})
-    with pytest.raises(ConfigError, match=r"task: .*\n  name = 'sorting'"):
+    with pytest.raises(ConfigError, match=r"task.name: unknown task 'sorting'"):
         konsil.open_federation(keys, {"name": "sorting"})
     with pytest.raises(DataError, match=r"none\.csv"):
         konsil.open_federation(tmp_path / "none.csv", quiet=True)

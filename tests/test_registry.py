@@ -160,7 +160,10 @@ WRONG: dict[str, tuple[str, list[str]]] = {
     "no Python": ("def f(:\n", [", line 1: SyntaxError: invalid syntax"]),
     "a module that is not there": ("import nowhere\n", [", line 1: ModuleNotFoundError:"]),
     "a script that ends": ("import sys\nsys.exit(3)\n", [", line 2: SystemExit: 3"]),
-    "no local": (HALF.replace("def local", "def lokal"), ["method half: Half has no local"]),
+    "no local": (
+        HALF.replace("def local", "def lokal"),
+        ["method half: Half has neither pieces nor local"],
+    ),
     "no Method": (
         HALF.replace("class Half(Method)", "class Half"),
         ["method half: Half is not a subclass of Method"],

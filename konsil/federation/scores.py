@@ -90,7 +90,7 @@ class ScoreSheet:
 
 def column_names(task: Task) -> tuple[str, ...]:
     """What the task says of an image: asked of a blank one."""
-    if task.name == "segmentation":
+    if task.targets == "masks":
         pixel = torch.zeros(1, task.outputs, 1, 1)
         return tuple(task.columns(pixel, pixel))
     return tuple(task.columns(torch.zeros(1, task.outputs), torch.zeros(1)))

@@ -101,7 +101,7 @@ class Trial:
         return self._plan(self._images(write_shades), {"sites": only}, task | blocks)
 
     def quick(self, **blocks: Any) -> Plan:
-        """For what no task and no network changes: where that costs least; batch norm keeps most."""
+        """For what no task and no network changes: the cheapest; batch norm keeps most."""
         return self.classification(network={"name": "small", "norm": "batch"}, **blocks)
 
     def _plan(self, images: Path, data: dict[str, Any], blocks: dict[str, Any]) -> Plan:

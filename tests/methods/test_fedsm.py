@@ -473,3 +473,9 @@ def test_gamma_1_is_the_global_model_and_gamma_0_always_a_specialist(bias):
     for i, k in enumerate(always.route.site.tolist()):
         alone = model.logits_of(f"site{k}", x[i : i + 1])
         torch.testing.assert_close(always.logits[i : i + 1], alone)
+
+
+def test_a_selector_that_is_no_network_for_classification_is_refused():
+    for wrong in ("vgg16", "unet"):
+        with pytest.raises(ConfigError, match=rf"selector = '{wrong}': one of .*small.*vgg11"):
+            fedsm(2, 0.7, selector=wrong)
