@@ -170,10 +170,9 @@ def test_a_workers_error_reaches_the_reader(two):
     assert server.record.round == 1
 
 
-def test_workers_end_with_their_coordinator(two):
+def test_workers_end_with_their_coordinator(trio, tmp_path):
     """Their pipe is closed when the coordinator is gone, however it went."""
-    plan, folder, _ = two
-    engine = ProcessEngine(plan, folder)
+    engine = ProcessEngine(toy.plan_of(trio, **QUICK), tmp_path)
     worker = engine._worker(0)
     worker.connection.close()
     end = time.monotonic() + 120
