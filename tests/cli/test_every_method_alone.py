@@ -19,9 +19,8 @@ def test_a_method_alone(
     content = {**classes, "methods": [name], "rounds": 3, "training": {"batch_size": 4}}
     file.write_text(yaml.safe_dump(content))
     monkeypatch.setattr(sys, "argv", ["konsil", "run", str(file), "--out", str(out)])
-    try:
+    with pytest.raises(SystemExit) as ended:
         main()
-    except SystemExit as ended:
-        assert not ended.code
+    assert not ended.value.code
     assert name in (out / "results.csv").read_text()
     assert {"sites.png", "curves.png"} <= {path.name for path in out.rglob("*.png")}
