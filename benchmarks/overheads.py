@@ -15,12 +15,12 @@ from konsil.federation import site_worker
 from konsil.federation.intake import Intake
 from konsil.federation.server import Record
 from konsil.federation.state import SiteState
+from konsil.ingredients.method import Method
 from konsil.ingredients.site import Site
-from konsil.methods.fedavg import FedAvg
 from konsil.weights import WeightedMean
 
 WATCHED: tuple[tuple[Any, str, str], ...] = (
-    (FedAvg, "local", "training"),
+    (Method, "local", "training"),
     (Site, "columns", "validation"),
     (SiteState, "load", "state files"),
     (SiteState, "save", "state files"),

@@ -322,13 +322,13 @@ def test_a_site_loads_the_task_before_it_looks_at_its_images(experiment, plugins
     file.write_text(TASK_AND_NETWORK)
     e = experiment(rounds=1, task={"name": "mine"}, network={"name": "one-layer"})
     policies = dict.fromkeys(SITES, Policy(plugins=[file]))
-    link = ForgetfulLink(direct.parties(e, tmp_path, SITES, policies))
+    link = ForgetfulLink(direct.clients(e, tmp_path, SITES, policies))
     forget_plugins()
     coordinate(without_places(e), SITES, link, tmp_path / "run", plugins=[file])
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"
     assert sorted(read_plan(tmp_path / "run")["plugins"]) == ["network one-layer", "task mine"]
     forget_plugins()
-    link = ForgetfulLink(direct.parties(e, tmp_path / "other", SITES, {"north": policies["north"]}))
+    link = ForgetfulLink(direct.clients(e, tmp_path / "other", SITES, {"north": policies["north"]}))
     with pytest.raises(RoundFailed, match=r"south: refused: (network|task) [\w-]+: the plan has"):
         coordinate(without_places(e), SITES, link, tmp_path / "again", plugins=[file])
 
@@ -343,7 +343,7 @@ SEGRESNET = {
 
 def test_a_network_by_its_path_is_trained_between_sites(experiment, tmp_path):
     e = experiment(rounds=1, network=SEGRESNET)
-    link = direct.DirectLink(direct.parties(e, tmp_path, SITES))
+    link = direct.DirectLink(direct.clients(e, tmp_path, SITES))
     coordinate(without_places(e), SITES, link, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"
 
@@ -358,7 +358,7 @@ def test_a_network_by_its_path_is_trained_between_sites(experiment, tmp_path):
 def test_a_path_that_a_sites_policy_does_not_allow_is_refused(experiment, tmp_path, allowed, said):
     e = experiment(rounds=1, network=SEGRESNET)
     policies = {"south": Policy(network_targets=allowed)}
-    link = direct.DirectLink(direct.parties(e, tmp_path, SITES, policies))
+    link = direct.DirectLink(direct.clients(e, tmp_path, SITES, policies))
     with pytest.raises(RoundFailed) as caught:
         coordinate(without_places(e), SITES, link, tmp_path / "run")
     assert f"south: refused: network.target = {SEGRESNET['target']}: " in str(caught.value)

@@ -13,6 +13,7 @@ from konsil.federation.engines.inprocess import InProcessEngine
 from konsil.federation.intake import Holding, Intake
 from konsil.federation.messages import Failure, Reply, Request, RoundReply, RoundRequest
 from konsil.federation.server import Record, pooled_means
+from konsil.ingredients.context import Shared
 from konsil.weights import Layout, Weights
 
 LAYOUT = Layout.build([("w", (2,), "trainable", "body"), ("b", (1,), "trainable", "head")])
@@ -267,7 +268,11 @@ def test_measures_are_pooled_over_images():
 
 def test_the_record_is_whole_and_belongs_to_its_plan(tmp_path):
     record = Record(
-        2, {"global": part(1, 2, 3)}, {"global": part(0, 1, 0)}, {"global": 0.5}, [{"round": 1}]
+        2,
+        Shared({"global": part(1, 2, 3)}, {"n": 1}),
+        {"global": part(0, 1, 0)},
+        {"global": 0.5},
+        [{"round": 1}],
     )
     record.save(tmp_path / "record.safetensors", "plan0", durable=True)
     again = Record.load(tmp_path / "record.safetensors", "plan0")

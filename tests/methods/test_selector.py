@@ -13,9 +13,9 @@ from konsil.weights import Layout, Weights
 
 
 @pytest.fixture
-def run(make_plan, tmp_path):
+def run(make_plan, outlines, tmp_path):
     def go(blocks=None, **settings):
-        plan = make_plan(methods=[{"name": "fedsm", **settings}], rounds=3, **(blocks or {}))
+        plan = make_plan(methods=[{"name": "fedsm", **settings}], rounds=3, **(blocks or outlines))
         folder = tmp_path / str(settings.get("selector_optimizer"))
         work = Run(plan, folder)
         work.prepare(False, lambda path: None)

@@ -36,7 +36,7 @@ class Mistaken(Method):
         if self.has("stands still"):
             w = shared["global"]
         if self.has("constant"):
-            w = w * 0
+            w = Weights.zeros(w.layout)
         if self.has("remembers") or (self.has("favours the first") and calls % 2):
             w = w * (1 + 1e-3 * calls)
         if self.has("picky") and site.notes.get("round", 0) != site.round - 1:
