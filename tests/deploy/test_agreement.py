@@ -310,17 +310,20 @@ def one_layer(in_channels, outputs):
 class ForgetfulLink(direct.DirectLink):
     """Every site is asked in a process that has loaded nothing yet."""
 
-    def send(self, topic, messages, deadline=None):
-        for site in messages:
+    def send(self, topic, sites, message, deadline=None):
+        for site in sites:
             if topic in ("greet", "open", "agree"):
                 forget_plugins()
-            yield from super().send(topic, {site: messages[site]}, deadline)
+            yield from super().send(topic, [site], message, deadline)
 
 
-def test_a_site_loads_the_task_before_it_looks_at_its_images(experiment, plugins, tmp_path):
+def test_a_site_loads_the_task_before_it_looks_at_its_images(
+    experiment, outlines, plugins, tmp_path
+):
     file = plugins / "wanted.py"
     file.write_text(TASK_AND_NETWORK)
-    e = experiment(rounds=1, task={"name": "mine"}, network={"name": "one-layer"})
+    mine = {"task": {"name": "mine"}, "network": {"name": "one-layer"}}
+    e = experiment(rounds=1, **outlines | mine)
     policies = dict.fromkeys(SITES, Policy(plugins=[file]))
     link = ForgetfulLink(direct.clients(e, tmp_path, SITES, policies))
     forget_plugins()
@@ -341,8 +344,8 @@ SEGRESNET = {
 }
 
 
-def test_a_network_by_its_path_is_trained_between_sites(experiment, tmp_path):
-    e = experiment(rounds=1, network=SEGRESNET)
+def test_a_network_by_its_path_is_trained_between_sites(experiment, outlines, tmp_path):
+    e = experiment(rounds=1, **outlines | {"network": SEGRESNET})
     link = direct.DirectLink(direct.clients(e, tmp_path, SITES))
     coordinate(without_places(e), SITES, link, tmp_path / "run")
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"

@@ -123,7 +123,7 @@ def test_an_interrupt_ends_all_without_a_word(tmp_path):
         "    time.sleep(0.005)\n"
         "    return k\n"
         "try:\n"
-        "    for k in pool.by_processes(work, range(4000)):\n"
+        "    for k in pool.by_processes(work, range(400_000)):\n"
         "        if k == 0:\n"
         "            print('started', flush=True)\n"
         "except KeyboardInterrupt:\n"
