@@ -276,6 +276,26 @@ def test_average_moments_are_averaged_like_the_weights_and_come_back():
     assert "selector.moments" not in linear.states["a"].private
 
 
+@pytest.mark.parametrize("policy", ["persist", "reset", "average"])
+@pytest.mark.parametrize(("model", "other"), [("global", "personal"), ("personal", "global")])
+def test_each_models_optimizer_state_goes_where_its_own_policy_says(model, other, policy):
+    others = "reset" if policy == "persist" else "persist"
+    states = {f"{model}_optimizer_state": policy, f"{other}_optimizer_state": others}
+    linear, shared = linear_fedsm(
+        training={"optimizer": "adam"}, selector_optimizer="literal_reset_known_to_fail", **states
+    )
+    uploads = linear.uploads(shared)
+    for name, rule in ((model, policy), (other, others)):
+        assert (f"{name}.moments" in linear.states["a"].private) == (rule == "persist")
+        assert (f"{name}.moments" in uploads["a"].parts) == (rule == "average")
+
+
+@pytest.mark.parametrize("given", ["small", "vgg11_pooled", "features", None])
+def test_the_selectors_network_is_the_one_asked_for(given):
+    spec = fedsm(3, 0.7, selector=given).networks()["selector"].spec
+    assert (spec.name, spec.outputs) == (given or "small", 3)
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 @pytest.mark.parametrize(
     "selector", ["average_moments", "server_adam", "closed_form", "reference_full_batch"]

@@ -102,11 +102,13 @@ def test_a_soup_and_a_fixed_pull_commute():
     )
 
 
-def test_validation_images_turn_an_ingredient_down():
-    linear, shared = federation(soup_share=1.0)
+@pytest.mark.parametrize("entry", ["greedy", "all"])
+def test_validation_images_turn_an_ingredient_down_unless_all_enter(entry):
+    linear, shared = federation(soup_share=1.0, soup=entry)
     site = linear.site("a", 2, shared)
     good, bad = linear.weights(0.5, 0.5, 0.2), linear.weights(50.0, 50.0, 50.0)
     linear.method.composition[-1].stir(site, good)
     linear.method.composition[-1].stir(site, bad)
-    assert site.notes["soup_size"] == 1
-    assert site.private["soup"].equals(good)
+    assert site.notes["soup_size"] == (1 if entry == "greedy" else 2)
+    soup = good if entry == "greedy" else linear.weights(25.25, 25.25, 25.1)
+    np.testing.assert_allclose(site.private["soup"].flat, soup.flat, rtol=1e-6)

@@ -21,7 +21,6 @@ from tempfile import TemporaryDirectory
 
 import pytest
 import torch  # noqa: F401  so that no fault's process has to load it
-
 from faults import ROOT, Fault, all_faults
 
 FORK = get_context("fork")

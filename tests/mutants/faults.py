@@ -39,7 +39,11 @@ TESTS = {
     "ingredients/softpull.py": ("ingredients/test_softpull.py", "methods/test_fedsm.py"),
     "ingredients/soup.py": ("methods/test_fedavg_swa.py", "methods/test_fedsm_soup.py"),
     "methods/discriminant.py": ("methods/test_discriminant.py", "methods/test_selector.py"),
-    "methods/fedsm.py": ("methods/test_fedsm.py", "methods/test_fedsm_server_optimizer.py"),
+    "methods/fedsm.py": (
+        "methods/test_fedsm_server_optimizer.py",
+        "methods/test_fedsm.py",
+        "methods/test_fedsm_personalisers.py",
+    ),
     "methods/fedyogi.py": ("methods/test_fedadam.py",),
     "methods/selector.py": ("methods/test_fedsm.py", "methods/test_selector.py"),
 }
@@ -150,6 +154,7 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
          'SELECTORS["average_moments"]'),
         ("no server optimiser for specialists", "context, self.optimizer())", "context)"),
         ("no server optimiser for the global model", ", server=self.optimizer()", ""),
+        ("personaliser is ignored", "if given == SOFTPULL:", "if True:"),
         ("lambda of a personaliser is swallowed", 'self.settings.personaliser == SOFTPULL or',
          "True or"),
     ],
@@ -430,7 +435,9 @@ class Fault:
     def put_into(self, text: str) -> str:
         """The file's text with the fault in it."""
         if text.count(self.old) != 1:
-            raise ValueError(f"{self}: its old text is there {text.count(self.old)} times, not once")
+            raise ValueError(
+                f"{self}: its old text is there {text.count(self.old)} times, not once"
+            )
         return text.replace(self.old, self.new)
 
     def __str__(self) -> str:
