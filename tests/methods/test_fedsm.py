@@ -242,15 +242,17 @@ def test_reference_full_batch_is_one_step_on_the_sum_of_gradients():
     torch.testing.assert_close(sent.flat, shared["selector"].flat - 0.01 * summed)
 
 
-def test_server_adam_is_adam_on_the_pooled_gradient():
+@pytest.mark.parametrize(("lr", "betas"), [(None, (0.9, 0.999)), (0.03, (0.5, 0.8))])
+def test_server_adam_is_adam_on_the_pooled_gradient(lr, betas):
+    training = {"batch_size": 2, "optimizer": "adam", "betas": betas}
     linear, shared = linear_fedsm(
-        selector_optimizer="server_adam", training={"batch_size": 2, "optimizer": "adam"}
+        selector_optimizer="server_adam", training=training, selector_lr=lr
     )
     layout = linear.networks.learner("selector").moments_layout
     shared[SERVER_MOMENTS] = Weights.zeros(layout)
     assert SERVER_MOMENTS not in Shared(shared).sent()
     parameter = nn.Parameter(shared["selector"].flat.clone())
-    adam = torch.optim.Adam([parameter], lr=0.1)
+    adam = torch.optim.Adam([parameter], lr=lr or 0.1, betas=betas)
     for number in (1, 2, 3):
         now = Weights(shared["selector"].layout, parameter.detach().clone())
         summed = gradient_of(now, A, 0, "sum") + gradient_of(now, B, 1, "sum")
