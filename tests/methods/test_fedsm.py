@@ -14,7 +14,7 @@ from konsil.config import TrainingConfig
 from konsil.data import Images, TrainingData
 from konsil.errors import ConfigError
 from konsil.ingredients.context import Context, Shared
-from konsil.ingredients.softpull import softpull
+from konsil.ingredients.softpull import ByShrinkage, softpull
 from konsil.methods.fedsm import FedSM, FedSMSettings
 from konsil.methods.selector import GRADIENT, SERVER_MOMENTS
 from konsil.networks import NetworkSpec
@@ -290,6 +290,20 @@ def test_each_models_optimizer_state_goes_where_its_own_policy_says(model, other
     for name, rule in ((model, policy), (other, others)):
         assert (f"{name}.moments" in linear.states["a"].private) == (rule == "persist")
         assert (f"{name}.moments" in uploads["a"].parts) == (rule == "average")
+
+
+@pytest.mark.parametrize(("guard", "guarded"), [("cross-fit", True), ("none", False)])
+def test_the_line_search_is_guarded_as_asked(guard, guarded):
+    assert fedsm(2, "auto", lambda_guard=guard).models[0].share.guarded == guarded
+
+
+def test_shrinkage_is_smoothed_over_rounds():
+    """0.7 of the old lambda' stays: 0.7 * 0 + 0.3 * 0.5."""
+    linear, shared = linear_fedsm()
+    site = linear.site("a", 2, shared)
+    site.notes.update({"reliability": 0.5, "lambda_prime": 0.0})
+    own = shared["personal"]
+    assert ByShrinkage()(site, own, own, Shared(shared)) == pytest.approx(0.15)
 
 
 @pytest.mark.parametrize("given", ["small", "vgg11_pooled", "features", None])

@@ -36,7 +36,11 @@ TESTS = {
         "methods/test_fedsm.py",
     ),
     "ingredients/learner.py": ("ingredients/test_learner.py",),
-    "ingredients/softpull.py": ("ingredients/test_softpull.py", "methods/test_fedsm.py"),
+    "ingredients/softpull.py": (
+        "ingredients/test_softpull.py",
+        "methods/test_fedsm_server_optimizer.py",
+        "methods/test_fedsm.py",
+    ),
     "ingredients/soup.py": ("methods/test_fedavg_swa.py", "methods/test_fedsm_soup.py"),
     "methods/discriminant.py": ("methods/test_discriminant.py", "methods/test_selector.py"),
     "methods/fedsm.py": (
