@@ -14,7 +14,7 @@ from konsil.config import TrainingConfig
 from konsil.data import Images, TrainingData
 from konsil.errors import ConfigError
 from konsil.ingredients.context import Context, Shared
-from konsil.ingredients.softpull import ByShrinkage, softpull
+from konsil.ingredients.softpull import CORRELATION, ByShrinkage, softpull
 from konsil.methods.fedsm import FedSM, FedSMSettings
 from konsil.methods.selector import GRADIENT, SERVER_MOMENTS
 from konsil.networks import NetworkSpec
@@ -304,6 +304,19 @@ def test_shrinkage_is_smoothed_over_rounds():
     site.notes.update({"reliability": 0.5, "lambda_prime": 0.0})
     own = shared["personal"]
     assert ByShrinkage()(site, own, own, Shared(shared)) == pytest.approx(0.15)
+
+
+def test_the_correlation_is_that_of_the_sites_that_answered():
+    """With two of them it is the cosine of their updates, whoever is away."""
+    linear = toy.Linear("fedsm", {"a": A, "b": B, "c": B}, **{"lambda": "auto-shrinkage"},
+                        selector_optimizer="literal_reset_known_to_fail")  # fmt: skip
+    model = linear.weights(1.0, -1.0, 0.5)
+    selector = Weights.of(linear.selector())
+    shared = Shared({"global": model, "personal": model, "selector": selector})
+    uploads = linear.uploads(shared, sites=["a", "b"])
+    a, b = ((uploads[s].parts["global"] - model).flat.double().numpy() for s in "ab")
+    rho = linear.method.merge(shared, toy.means(uploads)).notes[CORRELATION]
+    assert rho == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-4)
 
 
 @pytest.mark.parametrize("given", ["small", "vgg11_pooled", "features", None])
