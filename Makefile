@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test lint types unit browser test-slow bench clean
+.PHONY: help install demo test lint types unit browser test-slow mutants bench clean
 
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -37,6 +37,9 @@ browser:         ## Chromium from Debian, for the tests that look at pages (they
 
 test-slow: install ## the tests that take longer
 	$(BIN)/python -m pytest -m slow
+
+mutants: install  ## deliberate faults that the tests of methods must notice; minutes
+	OMP_NUM_THREADS=1 $(BIN)/python tests/mutants
 
 bench: install    ## ratios measured side by side
 	$(BIN)/python -m benchmarks

@@ -1,12 +1,12 @@
 import numpy as np
 import pytest
 import torch
-from methods import layered
+from methods import hand, layered
 from torch import nn
 
 from konsil import testing as toy
 from konsil.data import TrainingData
-from konsil.ingredients.context import TrainedNetwork
+from konsil.ingredients.context import Shared, TrainedNetwork, Upload
 from konsil.ingredients.finetune import fine_tune
 from konsil.ingredients.site import Site
 from konsil.weights import Weights
@@ -94,3 +94,17 @@ def test_what_is_not_trained_stays_with_its_statistics():
         assert not torch.equal(tuned["1.weight"], start["1.weight"])
         for name in ("0.weight", "0.bias", "0.running_mean", "0.num_batches_tracked"):
             assert torch.equal(tuned[name], start[name]) != moved
+
+
+def test_asked_again_a_site_tunes_alike():
+    """After a kill, say: nothing of the first time is left in the optimiser."""
+    linear = toy.Linear("ft", hand.two_clouds(), rounds=1, epochs=3, training={"optimizer": "adam"})
+    shared = Shared({"global": linear.weights(*hand.START)})
+    found = []
+    for _ in range(2):
+        site = linear.site("a", 2, shared)
+        linear.method.receive(site, shared)
+        site.finish_learners(Upload())
+        found.append(linear.method.answers(site, shared)["personal"])
+    assert found[0].equals(found[1])
+    assert not found[0].equals(shared["global"])

@@ -196,3 +196,34 @@ def test_statistics_can_be_kept_while_a_gradient_is_taken():
                 learner.accumulate(cross_entropy(learner(x), y))
         assert learner.weights().equals(before) == kept
         assert float(learner.grad.abs().max()) > 0
+
+
+def linear_learner(training: TrainingConfig, **options) -> Learner:
+    """One weight w = 2 and a bias of 1."""
+    bound = BoundNetwork(nn.Linear(1, 1))
+    start = Weights(bound.layout, torch.tensor([2.0, 1.0]))
+    return Learner(bound, training, **options).load(start)
+
+
+def test_a_rate_of_its_own_goes_before_the_experiments():
+    learner = linear_learner(TrainingConfig(optimizer="sgd", lr=0.1), lr=0.25)
+    learner.step(learner(torch.ones(1, 1)).sum())  # both gradients are 1
+    assert learner.weights().flat.tolist() == [1.75, 0.75]
+
+
+@pytest.mark.parametrize("only", ["weight", "bias"])
+def test_what_is_not_trained_does_not_move_even_by_weight_decay(only):
+    training = TrainingConfig(optimizer="sgd", lr=0.5, weight_decay=0.5)
+    learner = linear_learner(training, only={only})
+    learner.step(learner(torch.ones(1, 1)).sum())
+    # 2 - 0.5 (1 + 0.5 * 2), or 1 - 0.5 (1 + 0.5 * 1)
+    expected = [1.0, 1.0] if only == "weight" else [2.0, 0.25]
+    assert learner.weights().flat.tolist() == expected
+
+
+def test_a_gradient_taken_elsewhere_leaves_the_values_where_they_were():
+    learner = linear_learner(ADAM)
+    with learner.at(torch.tensor([5.0, -1.0])):
+        learner.accumulate(learner(torch.ones(1, 1)).square().sum())  # 2 (5 - 1)
+    assert learner.parameters.tolist() == [2.0, 1.0]
+    assert learner.grad.tolist() == [8.0, 8.0]

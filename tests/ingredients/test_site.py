@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from methods import hand
+from torch import nn
 
 from konsil import testing as toy
 from konsil.data import training_data
@@ -142,3 +144,35 @@ def test_judging_leaves_the_evaluator_out_of_training(make_plan):
         return model.weights()
 
     assert trained(False).equals(trained(True))
+
+
+def orders(purpose: str, epochs: int = 1) -> list[int]:
+    linear = toy.Linear("fedavg", hand.two_clouds())
+    site = linear.site("b", 1, {})
+    found = site.indexed_batches(site.training, purpose, epochs)
+    return [int(place) for index, _, _ in found for place in index]
+
+
+def test_every_purpose_and_every_epoch_has_an_order_of_its_own():
+    plain, other, two = orders(""), orders("inner"), orders("", epochs=2)
+    assert sorted(plain) == sorted(other) == list(range(8))
+    assert plain != other
+    assert two[:8] == plain
+    assert two[8:] != plain
+
+
+@pytest.mark.parametrize("policy", ["average", "local"])
+def test_only_statistics_that_stay_take_the_place_of_those_that_came(policy):
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+
+    linear = toy.Linear(
+        "fedavg", hand.two_clouds(), model=normed, training={"running_statistics": policy}
+    )
+    came, own = Weights.of(normed()), Weights.of(normed())
+    own["0.running_mean"].fill_(3.0)
+    site = linear.site("a", 2, {})
+    site.private["global.statistics"] = own
+    runs = site.localised("global", came)
+    assert runs["0.running_mean"].tolist() == ([3.0, 3.0] if policy == "local" else [0.0, 0.0])
+    assert torch.equal(runs.trainable, came.trainable)

@@ -11,7 +11,7 @@ from torch import nn
 from konsil import testing as toy
 from konsil.data import Images, TrainingData
 from konsil.ingredients.context import Shared
-from konsil.weights import Layout, Weights
+from konsil.weights import Layout, Parts, Weights
 
 Batch = tuple[np.ndarray, np.ndarray]
 START = (0.5, -0.5, 0.2)
@@ -106,6 +106,13 @@ class Adam:
 
 
 OPTIMIZERS = {"sgd": SGD, "adam": Adam}
+
+
+def check_optimizer_state(linear: toy.Linear, shared: Parts, policy: str) -> None:
+    """After a round of Adam the global model's moments are where the policy wants them."""
+    uploads = linear.uploads(shared)
+    assert ("global.moments" in linear.states["a"].private) == (policy == "persist")
+    assert ("global.moments" in uploads["a"].parts) == (policy == "average")
 
 
 def trained(

@@ -38,13 +38,27 @@ def arrays(data: TrainingData, split: str = "train") -> tuple[np.ndarray, np.nda
     return images.images.numpy() / 255.0, images.targets.numpy()[:, 0].astype(float)
 
 
-def step(w: np.ndarray, data: TrainingData, moved: np.ndarray, lr: float = LR) -> np.ndarray:
-    """One step of gradient descent on the mean squared error of the weights that `moved` marks."""
+def slope(w: np.ndarray, data: TrainingData) -> np.ndarray:
+    """The gradient of the mean squared error."""
     x, y = arrays(data)
     seen = x @ w[:2]
     error = w[2] * seen - y
-    slope = 2 / len(y) * np.array([*(error @ (w[2] * x)), error @ seen])
-    return w - lr * moved * slope
+    return 2 / len(y) * np.array([*(error @ (w[2] * x)), error @ seen])
+
+
+def hessian(w: np.ndarray, data: TrainingData) -> np.ndarray:
+    """Of the mean squared error; unlike a linear model's it is another one everywhere."""
+    x, y = arrays(data)
+    seen = x @ w[:2]
+    first = np.column_stack([w[2] * x, seen])
+    second = np.zeros((3, 3))
+    second[:2, 2] = second[2, :2] = (w[2] * seen - y) @ x
+    return 2 / len(y) * (first.T @ first + second)
+
+
+def step(w: np.ndarray, data: TrainingData, moved: np.ndarray, lr: float = LR) -> np.ndarray:
+    """One step of gradient descent on the mean squared error of the weights that `moved` marks."""
+    return w - lr * moved * slope(w, data)
 
 
 def score(w: np.ndarray, data: TrainingData) -> float:
@@ -53,12 +67,12 @@ def score(w: np.ndarray, data: TrainingData) -> float:
 
 
 def tuned(
-    w: np.ndarray, data: TrainingData, moved: np.ndarray, epochs: int
+    w: np.ndarray, data: TrainingData, moved: np.ndarray, epochs: int, lr: float = LR
 ) -> tuple[np.ndarray, int]:
     """The best of 0 to `epochs` epochs on validation points, and its epoch."""
     found = [w]
     for _ in range(epochs):
-        found.append(step(found[-1], data, moved))
+        found.append(step(found[-1], data, moved, lr))
     best = int(np.argmax([score(w, data) for w in found]))
     return found[best], best
 

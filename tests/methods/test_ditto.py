@@ -9,19 +9,28 @@ from konsil import testing as toy
 LR, LAMBDA = 0.3, 0.7
 
 
-def test_three_rounds_by_hand():
-    linear = toy.Linear("ditto", hand.two_clouds(), training={"lr": LR, "batch_size": 3},
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize("coupling", ["coupled", "decoupled"])
+def test_three_rounds_by_hand(optimizer, coupling):
+    """With SGD the two couplings are one; through Adam they are not."""
+    training = {"optimizer": optimizer, "lr": LR, "batch_size": 3}
+    linear = toy.Linear("ditto", hand.two_clouds(), training=training, coupling=coupling,
                         **{"lambda": LAMBDA})  # fmt: skip
     w = np.array(hand.START)
     shared, v = {"global": linear.weights(*w)}, {"a": w, "b": w}
+    own, common = ({s: hand.OPTIMIZERS[optimizer](LR) for s in v} for _ in range(2))
     for number in (1, 2, 3):
         shared = linear.round(shared, number)
         local = {}
         for site in v:
             local[site] = w
             for batch in hand.batches(linear, site, number):
-                v[site] = v[site] - LR * (hand.gradient(v[site], batch) + LAMBDA * (v[site] - w))
-                local[site] = local[site] - LR * hand.gradient(local[site], batch)
+                pull, gradient = LAMBDA * (v[site] - w), hand.gradient(v[site], batch)
+                if coupling == "coupled":
+                    v[site] = own[site].step(v[site], gradient + pull)
+                else:
+                    v[site] = own[site].step(v[site], gradient) - LR * pull
+                local[site] = common[site].step(local[site], hand.gradient(local[site], batch))
             mine = linear.states[site].private["personal"].flat.numpy()
             np.testing.assert_allclose(mine, v[site], atol=1e-5)
         w = hand.mean(linear, local)

@@ -12,7 +12,8 @@ START = (1.0, -1.0, 0.5)
 
 
 def federation(method: str, **settings) -> toy.Linear:
-    return toy.Linear(method, hand.two_sites(), training={"batch_size": 2}, **settings)
+    training = {"batch_size": 2, **settings.pop("training", {})}
+    return toy.Linear(method, hand.two_sites(), training=training, **settings)
 
 
 def beginning(linear: toy.Linear) -> dict[str, Weights]:
@@ -48,6 +49,13 @@ def test_four_rounds_by_hand(method, settings):
         np.testing.assert_allclose(shared["server.global.v"].flat.numpy(), v, atol=1e-6)
     if settings:  # both branches of Yogi's sign are seen
         assert 0 < np.sum(shrinks) < np.size(shrinks)
+
+
+@pytest.mark.parametrize("policy", ["persist", "reset", "average"])
+@pytest.mark.parametrize("method", ["fedadam", "fedyogi"])
+def test_the_sites_optimizer_state_goes_where_the_policy_says(method, policy):
+    linear = federation(method, training={"optimizer": "adam"}, optimizer_state=policy)
+    hand.check_optimizer_state(linear, beginning(linear), policy)
 
 
 @pytest.mark.parametrize("method", ["fedadam", "fedyogi"])

@@ -108,6 +108,12 @@ def test_without_a_window_or_with_one_round_it_is_fedavg(make_plan, tmp_path, no
     assert three.history[-1] != fedavg.history[-1]  # what is validated at the end is the average
 
 
+def test_no_single_round_can_be_the_best(make_plan, tmp_path):
+    plan = make_plan(methods=[{"name": "fedavg-swa", "share": 1}, "fedavg"], rounds=2)
+    assert not toy.train(plan, tmp_path, "fedavg-swa").best
+    assert toy.train(plan, tmp_path, "fedavg").best
+
+
 def test_both_checkpoints_are_the_average(make_plan, tmp_path):
     plan = make_plan(methods=[{"name": "fedavg-swa", "share": 1}], rounds=2)
     toy.whole_run(plan, tmp_path)

@@ -9,11 +9,12 @@ from konsil.errors import ConfigError
 BATCH_NORM = {"name": "small", "norm": "batch"}
 
 
+@pytest.mark.parametrize("lr", [None, 0.03])
 @pytest.mark.parametrize("finetune", ["all", "head"])
-def test_rounds_and_fine_tuning_by_hand(finetune):
+def test_rounds_and_fine_tuning_by_hand(finetune, lr):
     data = layered.TUNED_SITES
     linear = toy.Linear("fedbabu", data, model=layered.network, initial=layered.START, rounds=3,
-                        finetune=finetune, finetune_epochs=4)  # fmt: skip
+                        finetune=finetune, finetune_epochs=4, finetune_lr=lr)  # fmt: skip
     body, moved = np.array(layered.START[:2]), layered.BODY
     shared = linear.method.start()
     for number in (1, 2, 3):
@@ -29,7 +30,7 @@ def test_rounds_and_fine_tuning_by_hand(finetune):
         linear.method.receive(site, shared)
         answer = linear.method.answers(site, shared)["personal"].flat.numpy()
         start = np.array([*body, layered.START[2]])
-        expected, epochs[name] = layered.tuned(start, data[name], moved, 4)
+        expected, epochs[name] = layered.tuned(start, data[name], moved, 4, lr or layered.LR)
         np.testing.assert_allclose(answer, expected, atol=1e-6)
     assert max(epochs.values()) > 0
 

@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 import torch
-from methods import layered
+from methods import hand, layered
 
 from konsil import testing as toy
 from konsil.federation.site_worker import SiteWorker
@@ -18,6 +19,21 @@ def test_three_rounds_by_hand(epochs):
 
     linear = toy.Linear("fedrep", layered.SITES, model=layered.network, initial=layered.START,
                         head_epochs=epochs)  # fmt: skip
+    layered.check_rounds(linear, train)
+
+
+def test_three_rounds_of_adam_by_hand():
+    """Head and body have moments of their own at every site, which go on from round to round."""
+    head, body = ({id(d): hand.Adam(layered.LR) for d in layered.SITES.values()} for _ in "hb")
+
+    def train(w, data):
+        for optimizer, moved in ((head, layered.HEAD), (head, layered.HEAD), (body, layered.BODY)):
+            stepped = optimizer[id(data)].step(w, moved * layered.slope(w, data))
+            w = np.where(moved > 0, stepped, w)
+        return w
+
+    linear = toy.Linear("fedrep", layered.SITES, model=layered.network, initial=layered.START,
+                        training={"optimizer": "adam"}, head_epochs=2)  # fmt: skip
     layered.check_rounds(linear, train)
 
 

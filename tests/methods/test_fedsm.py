@@ -14,7 +14,7 @@ from konsil.config import TrainingConfig
 from konsil.data import Images, TrainingData
 from konsil.errors import ConfigError
 from konsil.ingredients.context import Context, Shared
-from konsil.ingredients.softpull import softpull
+from konsil.ingredients.softpull import CORRELATION, ByShrinkage, softpull
 from konsil.methods.fedsm import FedSM, FedSMSettings
 from konsil.methods.selector import GRADIENT, SERVER_MOMENTS
 from konsil.networks import NetworkSpec
@@ -242,15 +242,17 @@ def test_reference_full_batch_is_one_step_on_the_sum_of_gradients():
     torch.testing.assert_close(sent.flat, shared["selector"].flat - 0.01 * summed)
 
 
-def test_server_adam_is_adam_on_the_pooled_gradient():
+@pytest.mark.parametrize(("lr", "betas"), [(None, (0.9, 0.999)), (0.03, (0.5, 0.8))])
+def test_server_adam_is_adam_on_the_pooled_gradient(lr, betas):
+    training = {"batch_size": 2, "optimizer": "adam", "betas": betas}
     linear, shared = linear_fedsm(
-        selector_optimizer="server_adam", training={"batch_size": 2, "optimizer": "adam"}
+        selector_optimizer="server_adam", training=training, selector_lr=lr
     )
     layout = linear.networks.learner("selector").moments_layout
     shared[SERVER_MOMENTS] = Weights.zeros(layout)
     assert SERVER_MOMENTS not in Shared(shared).sent()
     parameter = nn.Parameter(shared["selector"].flat.clone())
-    adam = torch.optim.Adam([parameter], lr=0.1)
+    adam = torch.optim.Adam([parameter], lr=lr or 0.1, betas=betas)
     for number in (1, 2, 3):
         now = Weights(shared["selector"].layout, parameter.detach().clone())
         summed = gradient_of(now, A, 0, "sum") + gradient_of(now, B, 1, "sum")
@@ -274,6 +276,53 @@ def test_average_moments_are_averaged_like_the_weights_and_come_back():
     learner = linear.site("a", 2, merged).learner("selector", merged["selector"])
     assert learner.moments().equals(merged["selector.moments"])
     assert "selector.moments" not in linear.states["a"].private
+
+
+@pytest.mark.parametrize("policy", ["persist", "reset", "average"])
+@pytest.mark.parametrize(("model", "other"), [("global", "personal"), ("personal", "global")])
+def test_each_models_optimizer_state_goes_where_its_own_policy_says(model, other, policy):
+    others = "reset" if policy == "persist" else "persist"
+    states = {f"{model}_optimizer_state": policy, f"{other}_optimizer_state": others}
+    linear, shared = linear_fedsm(
+        training={"optimizer": "adam"}, selector_optimizer="literal_reset_known_to_fail", **states
+    )
+    uploads = linear.uploads(shared)
+    for name, rule in ((model, policy), (other, others)):
+        assert (f"{name}.moments" in linear.states["a"].private) == (rule == "persist")
+        assert (f"{name}.moments" in uploads["a"].parts) == (rule == "average")
+
+
+@pytest.mark.parametrize(("guard", "guarded"), [("cross-fit", True), ("none", False)])
+def test_the_line_search_is_guarded_as_asked(guard, guarded):
+    assert fedsm(2, "auto", lambda_guard=guard).models[0].share.guarded == guarded
+
+
+def test_shrinkage_is_smoothed_over_rounds():
+    """0.7 of the old lambda' stays: 0.7 * 0 + 0.3 * 0.5."""
+    linear, shared = linear_fedsm()
+    site = linear.site("a", 2, shared)
+    site.notes.update({"reliability": 0.5, "lambda_prime": 0.0})
+    own = shared["personal"]
+    assert ByShrinkage()(site, own, own, Shared(shared)) == pytest.approx(0.15)
+
+
+def test_the_correlation_is_that_of_the_sites_that_answered():
+    """With two of them it is the cosine of their updates, whoever is away."""
+    linear = toy.Linear("fedsm", {"a": A, "b": B, "c": B}, **{"lambda": "auto-shrinkage"},
+                        selector_optimizer="literal_reset_known_to_fail")  # fmt: skip
+    model = linear.weights(1.0, -1.0, 0.5)
+    selector = Weights.of(linear.selector())
+    shared = Shared({"global": model, "personal": model, "selector": selector})
+    uploads = linear.uploads(shared, sites=["a", "b"])
+    a, b = ((uploads[s].parts["global"] - model).flat.double().numpy() for s in "ab")
+    rho = linear.method.merge(shared, toy.means(uploads)).notes[CORRELATION]
+    assert rho == pytest.approx(a @ b / np.linalg.norm(a) / np.linalg.norm(b), abs=1e-4)
+
+
+@pytest.mark.parametrize("given", ["small", "vgg11_pooled", "features", None])
+def test_the_selectors_network_is_the_one_asked_for(given):
+    spec = fedsm(3, 0.7, selector=given).networks()["selector"].spec
+    assert (spec.name, spec.outputs) == (given or "small", 3)
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from konsil import testing as toy
 from konsil.ingredients.softpull import softpull
@@ -102,11 +103,26 @@ def test_a_soup_and_a_fixed_pull_commute():
     )
 
 
-def test_validation_images_turn_an_ingredient_down():
-    linear, shared = federation(soup_share=1.0)
+@pytest.mark.parametrize("entry", ["greedy", "all"])
+def test_validation_images_turn_an_ingredient_down_unless_all_enter(entry):
+    linear, shared = federation(soup_share=1.0, soup=entry)
     site = linear.site("a", 2, shared)
     good, bad = linear.weights(0.5, 0.5, 0.2), linear.weights(50.0, 50.0, 50.0)
     linear.method.composition[-1].stir(site, good)
     linear.method.composition[-1].stir(site, bad)
-    assert site.notes["soup_size"] == 1
-    assert site.private["soup"].equals(good)
+    assert site.notes["soup_size"] == (1 if entry == "greedy" else 2)
+    soup = good if entry == "greedy" else linear.weights(25.25, 25.25, 25.1)
+    np.testing.assert_allclose(site.private["soup"].flat, soup.flat, rtol=1e-6)
+
+
+def test_a_soup_runs_with_statistics_of_the_sites_own_images():
+    def normed() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+
+    linear = toy.Linear("fedsm-soup", {"a": A, "b": B}, model=normed, **{"lambda": 0.7})
+    model = Weights.of(normed())
+    model["0.running_mean"].fill_(9.0)
+    site = linear.site("a", 4, {})
+    linear.method.composition[-1].stir(site, model)
+    means = site.private["soup"]["0.running_mean"]
+    np.testing.assert_allclose(means, [0.5, 0.6], atol=1e-6)  # of (0, 1) and (1, 0.2)

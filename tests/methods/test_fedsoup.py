@@ -174,3 +174,10 @@ def test_the_soup_lives_at_the_site_and_does_not_travel(make_plan, tmp_path):
     states = [toy.state_of(plan, tmp_path, site) for site in plan.sites]
     assert [set(s.upload) for s in states] == [{"global"}] * 2
     assert all(s.upload["global"].equals(s.private["personal"]) for s in states)
+
+
+@pytest.mark.parametrize("policy", ["persist", "reset", "average"])
+def test_the_sites_optimizer_state_goes_where_the_policy_says(policy):
+    training = {"optimizer": "adam"}
+    linear = toy.Linear("fedsoup", hand.two_sites(), training=training, optimizer_state=policy)
+    hand.check_optimizer_state(linear, {"global": linear.weights(*hand.START)}, policy)

@@ -94,8 +94,9 @@ def test_the_contrast_of_dead_features_has_a_gradient():
     assert z.grad.isfinite().all()
 
 
-def test_three_rounds_by_hand():
-    mu, tau, lr = 10.0, 0.5, 0.3
+@pytest.mark.parametrize("tau", [0.5, 1.3])
+def test_three_rounds_by_hand(tau):
+    mu, lr = 10.0, 0.3
     linear = federation(mu=mu, tau=tau)
     w_g, shared = np.array(START), {"global": linear.weights(*START)}
     previous = dict.fromkeys(linear.data, w_g)

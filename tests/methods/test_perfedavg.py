@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from methods import hand
+from methods import hand, layered
 from torch import nn
 
 from konsil import testing as toy
@@ -38,6 +38,40 @@ def test_three_rounds_by_hand(variant):
                 local[site] = local[site] - LR * outer_gradient(local[site], b1, b2, b3, variant)
         w = hand.mean(linear, local)
         np.testing.assert_allclose(shared["global"].flat.numpy(), w, atol=2e-4)
+
+
+def adapted_slope(w: np.ndarray, data, product) -> np.ndarray:
+    """grad of f(w - alpha grad f(w)) for a site's one batch; `product` is the Hessian with d."""
+    d = layered.slope(w - ALPHA * layered.slope(w, data), data)
+    return d - ALPHA * product(w, d, data)
+
+
+def exact(w: np.ndarray, d: np.ndarray, data) -> np.ndarray:
+    return layered.hessian(w, data) @ d
+
+
+def far_apart(w: np.ndarray, d: np.ndarray, data) -> np.ndarray:
+    """A central difference of gradients 2 * 0.5 apart, whatever the length of d."""
+    length = np.linalg.norm(d)
+    ahead, behind = (layered.slope(w + sign * 0.5 * d / length, data) for sign in (1, -1))
+    return (ahead - behind) * length
+
+
+@pytest.mark.parametrize(("delta", "product"), [(1e-2, exact), (0.5, far_apart)])
+def test_a_hessian_that_is_not_the_same_everywhere(delta, product):
+    """Taken at w as it is before each step; `delta` is how far it looks to both sides."""
+    linear = toy.Linear("perfedavg", layered.SITES, model=layered.network, delta=delta,
+                        training={"lr": LR, "local_epochs": 3}, variant="hessian_free",
+                        inner_lr=ALPHA)  # fmt: skip
+    w, shared = np.array(layered.START), {"global": linear.weights(*layered.START)}
+    for number in (1, 2):
+        shared, local = linear.round(shared, number), {}
+        for site, data in layered.SITES.items():
+            local[site] = w
+            for _ in range(3):
+                local[site] = local[site] - LR * adapted_slope(local[site], data, product)
+        w = layered.mean(local)
+        np.testing.assert_allclose(shared["global"].flat.numpy(), w, atol=1e-4)
 
 
 def test_the_two_variants_differ_by_more_than_the_tolerance_above():

@@ -5,9 +5,12 @@ import json
 import pytest
 import torch
 
+from konsil import testing as toy
 from konsil.errors import ConfigError
 from konsil.federation.runner import Run
-from konsil.methods.selector import adam_step
+from konsil.ingredients.context import Shared, Upload
+from konsil.methods.discriminant import HEAD_BIAS, UNSEEN, ImageMeans
+from konsil.methods.selector import IMAGE_MEANS, SERVER_MEANS, adam_step
 from konsil.networks import NetworkSpec, build_network
 from konsil.weights import Layout, Weights
 
@@ -90,3 +93,39 @@ def test_fixed_features_are_not_trainable_and_travel_with_the_selector():
     x = torch.rand(2, 3, 32, 32)
     assert net.features(x).shape == (2, net.net.body.size)
     assert torch.equal(net(x), torch.zeros(2, 4))  # before it is solved every site is as likely
+
+
+def closed_form(make_plan):
+    """FedSM's server before round 1, and what two sites of three images each would send."""
+    plan = make_plan(methods=[{"name": "fedsm", "selector_optimizer": "closed_form"}])
+    method = plan.method(plan.jobs[0])
+    shared = method.initial_parts()
+    layout = method.uploads(shared)[IMAGE_MEANS]
+    sent = {}
+    for label, site in enumerate(plan.sites):
+        seen, random = ImageMeans(layout), torch.Generator().manual_seed(label)
+        features = label + torch.rand(3, layout.entries[1].shape[1], generator=random)
+        seen.add(features, torch.full((3,), label))
+        sent[site] = Upload().add(IMAGE_MEANS, seen.result(), weight=3)
+    return method, shared, sent
+
+
+def test_closed_form_remembers_the_images_of_absent_sites(make_plan):
+    method, shared, sent = closed_form(make_plan)
+    north, south = sent
+    for number, site in ((1, north), (2, south)):
+        new = Shared(shared)
+        method.selector.merge(shared, toy.means({site: sent[site]}, number), new)
+        shared = new
+    total = sum(upload.parts[IMAGE_MEANS].flat for upload in sent.values())
+    assert torch.equal(shared[SERVER_MEANS].flat, total)
+    assert (shared["selector"][HEAD_BIAS] != UNSEEN).all()  # both have been seen
+
+
+def test_closed_form_refuses_means_that_no_images_have(make_plan):
+    method, _, sent = closed_form(make_plan)
+    north, south = sent
+    assert method.wrong_upload(north, sent[north]) == ""
+    assert IMAGE_MEANS in method.wrong_upload(south, sent[north])  # another site's class
+    sent[north].parts[IMAGE_MEANS]["shares"][0] *= 0.9
+    assert "no counts of 3 images" in method.wrong_upload(north, sent[north])
