@@ -74,7 +74,7 @@ def test_without_momentum_it_is_fedsm(make_plan, tmp_path):
     plain = {"name": "fedavgm", "momentum": 0, "server_lr": 1}
     plan = make_plan(
         methods=["fedsm", {"name": "fedsm", "label": "stepped", "server_optimizer": plain}],
-        network={"name": "unet", "width": 2, "norm": "batch"},
+        network={"name": "small", "norm": "batch"},
     )
     usual, stepped = (toy.train(plan, tmp_path, title) for title in ("fedsm", "stepped"))
     assert toy.same_parts(usual.shared, stepped.shared.sent())

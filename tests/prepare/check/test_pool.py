@@ -116,8 +116,9 @@ def test_work_is_not_done_far_ahead_of_who_takes_it(way):
 def test_an_interrupt_ends_all_without_a_word(tmp_path):
     """Ctrl-C reaches every process of the terminal; the parent alone has something to say."""
     script = (
-        "import time\n"
+        "import signal, time\n"
         "from konsil.prepare.check import pool\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job has none\n"
         "pool.THREADS = 2\n"
         "def work(k):\n"
         "    time.sleep(0.005)\n"
