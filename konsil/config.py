@@ -198,12 +198,18 @@ class TrainingConfig(Block):
 
     batch_size: int = Field(8, ge=1)
     local_epochs: int = Field(1, ge=1)
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     lr: float = Field(1e-3, gt=0)
+    schedule: Literal["constant", "cosine", "polynomial"] = "constant"  # of lr, over the rounds
+    final_lr: float = Field(0.02, ge=0, le=1)  # of lr: where a schedule ends
+    warmup: int = Field(0, ge=0)  # rounds in which lr grows
+    clip: float | None = Field(None, gt=0)  # the largest norm of a gradient
     betas: tuple[float, float] = (0.9, 0.999)
     momentum: float = Field(0.0, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
-    augment: Literal["none", "light"] = "none"
+    augment: Literal["none", "light", "strong"] = "none"
+    augment_strength: float = Field(1.0, ge=0)  # 0: flips alone
+    augment_flips: Literal["none", "horizontal", "both"] = "horizontal"
     validate_every: int = Field(1, ge=1)  # rounds; the last round is always validated
     running_statistics: Literal["average", "local"] = "average"
 

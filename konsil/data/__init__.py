@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from konsil.data.augment import augment_light
+    from konsil.data.augment import augmented
     from konsil.data.federation import Federation, open_federation
     from konsil.data.images import Images, TrainingData, test_images, training_data
 
@@ -20,14 +20,14 @@ __all__ = [
     "Federation",
     "Images",
     "TrainingData",
-    "augment_light",
+    "augmented",
     "open_federation",
     "test_images",
     "training_data",
 ]
 
 _HOMES = {
-    "augment_light": "augment",
+    "augmented": "augment",
     "Federation": "federation",
     "open_federation": "federation",
     "Images": "images",

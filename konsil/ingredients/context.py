@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from konsil.config import Block, TrainingConfig
 from konsil.ingredients.learner import OptimizerPolicy, moments_layout
+from konsil.ingredients.schedule import rate_factor
 from konsil.networks import NetworkSpec, build_network
 from konsil.randomness import global_stream
 from konsil.tasks import Task
@@ -61,6 +62,16 @@ class TrainedNetwork:
     optimizer: OptimizerPolicy = "persist"  # at the site; or reset, or average with the weights
     lr: float | None = None  # default: the experiment's
     only: frozenset[str] | None = None  # the entries that are trained; default: all
+    # first to last: over these the learning rate follows its schedule; default: all of the run
+    rounds: tuple[int, int] | None = None
+
+    def rate(self, training: TrainingConfig, round: int, rounds: int) -> float:
+        """By what its learning rate is multiplied in this round, of so many of the run.
+
+        What is trained after its last round is fine-tuned, at the full rate.
+        """
+        first, last = self.rounds or (1, rounds)
+        return 1.0 if round > last else rate_factor(training, round, first, last)
 
     def moments_layout(self, training: TrainingConfig) -> Layout:
         """How its optimiser's state is laid out."""

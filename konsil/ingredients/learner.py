@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from konsil.config import TrainingConfig
 from konsil.weights import BoundNetwork, Layout, Weights
@@ -30,7 +30,8 @@ class Learner:
         only: Collection[str] | None = None,
     ) -> None:
         self.bound = bound
-        self.lr = lr or training.lr
+        self.full_lr = self.lr = lr or training.lr
+        self.clip = training.clip
         self.trained_layout = bound.layout if only is None else bound.layout.only(only)
         if only is not None:
             _freeze_all_but(bound, only)
@@ -38,12 +39,18 @@ class Learner:
         self.optimizer = _optimizer(parameters, training, self.lr) if parameters else None
         self.moments_layout = moments_layout(self.trained_layout, training.optimizer)
 
-    def load(self, weights: Weights, moments: Weights | None = None) -> Learner:
-        """Take these weights, and these optimiser moments or fresh ones."""
+    def load(self, weights: Weights, moments: Weights | None = None, rate: float = 1.0) -> Learner:
+        """Take these weights, and these optimiser moments or fresh ones.
+
+        `rate`: by what the learning rate is multiplied until the next time.
+        """
         self.bound.load(weights)
         self.bound.grad.zero_()
         self.bound.net.train()
         self._load_moments(moments)
+        self.lr = self.full_lr * rate
+        for group in self.optimizer.param_groups if self.optimizer else ():
+            group["lr"] = self.lr
         return self
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -66,6 +73,8 @@ class Learner:
     def apply(self) -> None:
         """One optimiser step along the gradient that is there."""
         if self.optimizer is not None:
+            if self.clip is not None:
+                nn.utils.clip_grad_norm_(self._parameters, self.clip)
             self.optimizer.step()
         self.bound.grad.zero_()
 
@@ -182,8 +191,9 @@ def _optimizer(
         return torch.optim.SGD(
             parameters, lr=lr, momentum=training.momentum, weight_decay=training.weight_decay
         )
+    kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
     fused = parameters[0].device.type in ("cpu", "cuda")
-    return torch.optim.Adam(
+    return kind(
         parameters, lr=lr, betas=training.betas, weight_decay=training.weight_decay, fused=fused
     )
 

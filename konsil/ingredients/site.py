@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from konsil.config import ComputeConfig
-from konsil.data import Images, TrainingData, augment_light
+from konsil.data import Images, TrainingData, augmented
 from konsil.evaluation import batches, columns_of
 from konsil.ingredients.context import Context, TrainedNetwork, Upload, moments_of
 from konsil.ingredients.learner import Learner, recompute_statistics
@@ -116,10 +116,11 @@ class Site:
 
     def learner(self, network: str, weights: Weights) -> Learner:
         """The learner of that name with these weights, and moments by its policy."""
-        learner = self._networks.learner(network)
-        policy = self._networks.trained[network].optimizer
-        source = {"persist": self.private, "average": self._shared, "reset": {}}[policy]
-        learner.load(self.localised(network, weights), source.get(moments_of(network)))
+        learner, trained = self._networks.learner(network), self._networks.trained[network]
+        source = {"persist": self.private, "average": self._shared, "reset": {}}[trained.optimizer]
+        moments = source.get(moments_of(network))
+        rate = trained.rate(self.context.training, self.round, self.context.rounds)
+        learner.load(self.localised(network, weights), moments, rate)
         self._used[network] = learner
         return learner
 
@@ -153,9 +154,7 @@ class Site:
             order = torch.randperm(len(images), generator=generator(*name, "order", epoch))
             for index in order.split(training.batch_size):
                 x, y = images.batch(index, self._networks.device)
-                if training.augment == "light":
-                    x, y = augment_light(x, y, noise)
-                yield index, x, y
+                yield index, *augmented(x, y, noise, training)
 
     def columns(self, weights: Weights) -> dict[str, np.ndarray]:
         """Per-image validation values of these weights."""

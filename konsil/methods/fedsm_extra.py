@@ -23,7 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from konsil.evaluation import EVALUATION_BATCH
-from konsil.ingredients.context import Context, Means, Shared, Upload
+from konsil.ingredients.context import Context, Means, Shared, TrainedNetwork, Upload
 from konsil.ingredients.method import answers_of, method
 from konsil.ingredients.piece import Piece, merged, train
 from konsil.ingredients.site import Batches, Site
@@ -60,6 +60,13 @@ class TwoPhases(FedSM, ABC):
     def specialists(self, context: Context) -> list[Piece]:
         """Their training ends with the first phase."""
         return super().specialists(replace(context, rounds=self.first_phase))
+
+    def networks(self) -> dict[str, TrainedNetwork]:
+        """Each learns at the rates of its own phase."""
+        phases = {SELECTOR: (self.first_phase + 2, self.context.rounds)}
+        models = (1, self.first_phase)
+        found = super().networks().items()
+        return {name: replace(net, rounds=phases.get(name, models)) for name, net in found}
 
     @cached_property
     def first_phase(self) -> int:
