@@ -116,7 +116,7 @@ class Plan:
         config = self.method_config(job)
         context = self.context(job, self.sites)
         if method_class(config).pooled:
-            context = replace(context, sites=(POOLED_SITE,))
+            context = replace(context, sites=(POOLED_SITE,), momentum=0.0)  # no federation
         return make_method(config, context)
 
     def context(self, job: Job, sites: tuple[str, ...]) -> Context:
@@ -125,7 +125,12 @@ class Plan:
         task = make_task(e.task, self.labels)
         network = _network(e, self.channels, task.outputs)
         train, val = ({s: self.images(s, split) for s in sites} for split in ("train", "val"))
-        return Context(network, task, e.training, sites, e.rounds, job.seed, train, val)
+        beta = e.server.momentum
+        return Context(
+            network, task, e.training, sites, e.rounds, job.seed, train, val,
+            momentum=1 - 1 / len(sites) if beta == "auto" else beta,
+            equal=e.server.weights == "equal",
+        )  # fmt: skip
 
     def members(self, site: str) -> tuple[str, ...]:
         """The hospitals whose images a site holds: itself, or all of them if pooled."""

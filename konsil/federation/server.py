@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import isfinite
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from konsil.federation.messages import Failure, Kind, Reply, Request, RoundReque
 from konsil.federation.plan import Job, Plan
 from konsil.federation.storage import read_parts, write_parts
 from konsil.ingredients.context import Means, Shared
+from konsil.randomness import generator
 from konsil.weights import Weights
 
 Notify = Callable[..., None]
@@ -154,7 +155,14 @@ class Server:
         return Request(kind, self.job.name, site, number, self.plan.hash, body, sent)
 
     def _away(self, site: str, number: int) -> bool:
-        return number in self.config.absences.get(site, [])
+        return number in self.config.absences.get(site, []) or site not in self._drawn(number)
+
+    def _drawn(self, number: int) -> list[str]:
+        """The sites that a round asks, drawn from the seed alone: alike for every method."""
+        sites = list(self.roster)
+        stream = generator(self.method.context.seed, "sites of a round", number)
+        asked = ceil(self.config.fraction * len(sites))
+        return [sites[place] for place in torch.randperm(len(sites), generator=stream)[:asked]]
 
     def _take(self, intake: Intake, answer: Reply | Failure, number: int) -> None:
         if isinstance(answer, Failure):

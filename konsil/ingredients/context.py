@@ -35,10 +35,16 @@ class Context:
     seed: int
     images: Mapping[str, int] = field(default_factory=dict)  # n_k: training images a site
     validation: Mapping[str, int] = field(default_factory=dict)  # validation images a site
+    momentum: float = 0.0  # beta of every averaged part that has no server optimiser of its own
+    equal: bool = False  # whether sites count alike in a mean, or by their images
+
+    def weight(self, site: str) -> float:
+        """What a site counts in a mean of models: n_k, or 1."""
+        return 1.0 if self.equal else float(self.images[site])
 
     def share(self, site: str) -> float:
-        """p_k = n_k / n."""
-        return self.images[site] / sum(self.images.values())
+        """p_k = n_k / n, or 1 / K."""
+        return self.weight(site) / sum(self.weight(s) for s in self.images)
 
     def validation_work(self, models: int) -> float:
         """The work of so many models' forward passes over the validation images, a round.

@@ -11,7 +11,7 @@ in whole, federated averaging without anything else:
     ...         model = site.learner("global", shared["global"])
     ...         for x, y in site.batches():
     ...             model.step(site.task.loss(model(x), y))
-    ...         return Upload().add("global", model.weights(), weight=site.images)
+    ...         return Upload().add("global", model.weights(), weight=site.weight)
     >>> METHODS.remove("doctest-mean")
 
 Nothing here or in `methods/` knows how messages travel.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from konsil.ingredients.context import Context, Means, Shared, TrainedNetwork, Upload
 from konsil.ingredients.learner import Learner, OptimizerPolicy
-from konsil.ingredients.server_optimizer import ServerOptimizer
+from konsil.ingredients.server_optimizer import ServerMomentum, ServerOptimizer
 from konsil.ingredients.site import Site
 from konsil.weights import Layout, Weights
 
@@ -126,6 +126,8 @@ class Averaged(Piece):
 
     def check(self) -> None:
         assert self.own is not None  # asking for them refuses a partition that is none
+        if self.server is None and self.context.momentum:
+            self.server = ServerMomentum(self.context.momentum)
 
     @cached_property
     def initial(self) -> Weights:
@@ -189,7 +191,7 @@ class Averaged(Piece):
         if self.stays is not None:
             self.site.private[self.kept] = trained.only(self.own)
             trained = trained.only(self.others)
-        upload.add(self.part, trained, weight=self.site.images)
+        upload.add(self.part, trained, weight=self.site.weight)
 
     def merge(self, shared: Shared, means: Means, new: Shared) -> None:
         if self.server:

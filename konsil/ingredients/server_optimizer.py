@@ -61,18 +61,24 @@ def _kept(part: str, moment: str) -> str:
 
 @dataclass(frozen=True)
 class ServerMomentum(ServerOptimizer):
-    """v <- beta v + (w - mean), w <- w - eta v (Hsu, Qi and Brown, 2019, Sec. 4.3)."""
+    """v <- beta v + (w - mean), w <- w - eta v (Hsu, Qi and Brown, 2019, Sec. 4.3).
+
+    Nesterov's looks ahead with the new speed: w <- w - eta (beta v + w - mean), v the new one.
+    """
 
     beta: float
-    eta: float
+    eta: float = 1.0
+    nesterov: bool = False
 
     moments = ("velocity",)
 
     def step(self, w: Weights, mean: Weights, moments: Parts) -> tuple[Weights, dict[str, Weights]]:
         """w - eta (beta v + w - mean), multiplied out so that no rounding parts it from FedAvg."""
-        v = moments["velocity"]
+        old = moments["velocity"]
+        new = mix([(self.beta, old), (1.0, w), (-1.0, mean)])
+        v = new if self.nesterov else old
         stepped = mix([(1 - self.eta, w), (self.eta, mean), (-self.eta * self.beta, v)])
-        return stepped, {"velocity": mix([(self.beta, v), (1.0, w), (-1.0, mean)])}
+        return stepped, {"velocity": new}
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,11 @@ class Site:
         return len(self._data.train)
 
     @property
+    def weight(self) -> float:
+        """What this site's model counts in the mean of models: n_k, or 1 (`server.weights`)."""
+        return 1 if self.context.equal else self.images
+
+    @property
     def training(self) -> Images:
         """The training images, for `indexed_batches`."""
         return self._data.train
@@ -217,7 +222,7 @@ class Site:
             if policy == "persist":
                 self.private[moments_of(name)] = learner.moments()
             elif policy == "average":
-                weight = upload.weights.get(name, self.images)  # as the weights have
+                weight = upload.weights.get(name, self.weight)  # as the weights have
                 upload.add(moments_of(name), learner.moments(), weight)
             if self._statistics_stay:
                 self.private[f"{name}.statistics"] = learner.weights()

@@ -3,9 +3,9 @@
     lambda w_k + (1 - lambda)/(K - 1) * sum_{j != k} w_j  =  lambda' w_k + (1 - lambda') mean(w)
 
 with lambda' = (K lambda - 1)/(K - 1). The right side is what happens here: the server needs only
-the plain mean, the site finishes the pull, and may therefore have a lambda' of its own. One
-responder pulls towards itself, which is no pull (but for rounding); an absent site pulls towards
-the latest mean when it is back.
+the plain mean, the site finishes the pull, and may therefore have a lambda' of its own. K is the
+number of sites in the mean: one responder pulls towards itself, which is no pull; a site that was
+away is not in the mean of the others, and takes w_k with lambda itself.
 
 lambda' = 0 is the plain average of the sites, lambda' = 1 is local training. Beyond the paper it
 can be found instead of given (`lambda: auto-linesearch`, `lambda: auto-shrinkage`).
@@ -25,7 +25,7 @@ from konsil.errors import ConfigError
 from konsil.ingredients.context import Context, Means, Shared, TrainedNetwork, Upload
 from konsil.ingredients.learner import OptimizerPolicy
 from konsil.ingredients.piece import Personal, Piece
-from konsil.ingredients.server_optimizer import ServerOptimizer
+from konsil.ingredients.server_optimizer import ServerOptimizer, trainable_part
 from konsil.ingredients.site import Site
 from konsil.weights import Layout, Weights, mix
 
@@ -37,6 +37,8 @@ SMOOTHING = 0.7  # of lambda' over rounds: how much of the old one stays
 SHRINKAGE = "softpull.shrinkage"  # [|D_k|, p_k |D_k|^2] of a site (`unit`); means at the server
 SHRINKAGE_LAYOUT = Layout.build([("sizes", (2,), "trainable", "body")])
 CORRELATION = "softpull.correlation"  # rho, a note for every site
+IN_THE_MEAN = "softpull.answered"  # a note for every site: whose specialists the mean is of
+VELOCITY = "personal.velocity"  # how far the mean went in the last round; from the server alone
 
 
 def checked_lambda(given: Any) -> Any:
@@ -54,12 +56,23 @@ def lambda_prime(lambda_: float, sites: int) -> float:
 
 
 def softpull(share: float, own: Weights, mean: Weights) -> Weights:
-    """lambda' w_k + (1 - lambda') mean(w); a lambda' outside [0, 1] was asked for by name."""
-    return mix([(share, own), (1 - share, mean)], extrapolate=True)
+    """lambda' w_k + (1 - lambda') mean(w); a lambda' outside [0, 1] was asked for by name.
+
+    lambda' = 1 is local training, to the bit: nothing of the mean, not even its counters.
+    """
+    return own if share == 1 else mix([(share, own), (1 - share, mean)], extrapolate=True)
+
+
+def answered(shared: Shared, context: Context) -> tuple[str, ...]:
+    """The sites in the mean that has come: all, unless the server says otherwise."""
+    return tuple(shared.notes.get(IN_THE_MEAN, context.sites))
 
 
 class Share(Protocol):
     """Where lambda' comes from: a site's share of itself, asked once a round."""
+
+    def alone(self, site: str) -> bool:
+        """Whether this site never takes anything of the others'."""
 
     @property
     def models_tried(self) -> int:
@@ -81,6 +94,11 @@ class SoftPull(Personal):
     ) -> None:
         self.share, self.optimizer, self.server = share, optimizer, server
 
+    @property
+    def momentum(self) -> float:
+        """The experiment's (`server.momentum`), unless an optimiser of its own has the mean."""
+        return 0.0 if self.server else self.context.momentum
+
     def networks(self) -> dict[str, TrainedNetwork]:
         return {"personal": TrainedNetwork(self.context.network, self.optimizer)}
 
@@ -91,16 +109,41 @@ class SoftPull(Personal):
     def start(self) -> dict[str, Weights]:
         """Line 2 of Algorithm 1: the specialists begin like the global model."""
         model = self.context.initial(self.context.network)
-        moments = self.server.start("personal", model) if self.server else {}
-        return {"personal": model, **moments}
+        parts = {"personal": model}
+        if self.server:
+            parts |= self.server.start("personal", model)
+        if self.momentum:
+            parts[VELOCITY] = Weights.zeros(trainable_part(model).layout)
+        return parts
+
+    def uploads(self, layouts: dict[str, Layout]) -> None:
+        """The speed of their mean comes from the server alone."""
+        layouts.pop(VELOCITY, None)
 
     def receive(self, site: Site, shared: Shared) -> None:
-        """Line 16, finished at the site: towards the plain mean of the specialists."""
-        own, mean = site.private.get("personal"), shared["personal"]
-        if own is None:  # its first round: nothing of its own yet
-            site.private["personal"] = mean
-            return
-        site.private["personal"] = softpull(self.share(site, own, mean, shared), own, mean)
+        """Line 16, finished at the site: towards the plain mean of the specialists.
+
+        A newcomer begins with that mean, or alone, if it takes nothing of the others' ever.
+        """
+        mean, own = shared["personal"], site.private.get("personal")
+        if own is None:
+            late = site.round > 1 and self.share.alone(site.name)
+            pulled = self.context.initial(self.context.network) if late else mean
+        else:
+            pulled = softpull(self.share(site, own, mean, shared), own, mean)
+        site.private["personal"] = self.ahead(pulled, shared)
+
+    def ahead(self, pulled: Weights, shared: Shared) -> Weights:
+        """Momentum: all specialists go on as far as their mean just went, beta times.
+
+        Their differences stay. It is Nesterov's: the mean of what sites begin with is
+        mean_t + beta (mean_t - mean_{t-1}).
+        """
+        if not self.momentum:
+            return pulled
+        stepped = pulled.clone()
+        stepped.trainable.add_(shared[VELOCITY].flat, alpha=self.momentum)
+        return stepped
 
     def end(self, upload: Upload) -> None:
         """Line 13: the specialist stays, and a copy goes into the plain mean."""
@@ -108,8 +151,15 @@ class SoftPull(Personal):
         upload.add("personal", self.site.private["personal"], weight=1)
 
     def merge(self, shared: Shared, means: Means, new: Shared) -> None:
+        """The mean is as it came; who is in it is noted where not all are."""
+        new.notes.pop(IN_THE_MEAN, None)
+        if means.sites != self.context.sites:
+            new.notes[IN_THE_MEAN] = list(means.sites)
         if self.server:
             self.server.merge("personal", shared, means, new)
+        if self.momentum:
+            way = means["personal"] - shared["personal"]
+            new[VELOCITY] = trainable_part(way)
 
     def measures(self, site: Site, shared: Shared) -> dict[str, float]:
         """The lambda' in force, where it is not the same for ever."""
@@ -144,7 +194,7 @@ def _share(settings: SoftPullSettings, context: Context) -> tuple[Share, list[Pi
     given = settings.lambda_
     by_site = given if isinstance(given, dict) else dict.fromkeys(context.sites, given)
     _check_given(by_site, context.sites, settings.allow_extrapolation)
-    return Given({s: lambda_prime(by_site[s], len(context.sites)) for s in context.sites}), []
+    return Given(by_site, settings.allow_extrapolation), []
 
 
 def _check_given(by_site: dict[str, float], sites: tuple[str, ...], extrapolate: bool) -> None:
@@ -155,10 +205,11 @@ def _check_given(by_site: dict[str, float], sites: tuple[str, ...], extrapolate:
             f"missing or unknown: {', '.join(wrong)}"
         )
     for site, lambda_ in by_site.items():
-        if not 1 / len(sites) <= lambda_ <= 1 and not extrapolate:
+        smallest = f"{1 / len(sites):.4g}"  # as one writes 1/K: 0.3333 is meant to be a third
+        if not min(1 / len(sites), float(smallest)) <= lambda_ <= 1 and not extrapolate:
             raise ConfigError(
                 f"lambda = {lambda_} (site {site}): with {len(sites)} sites SoftPull is defined on "
-                f"[{1 / len(sites):.4g}, 1]; set allow_extrapolation: true to leave it on purpose"
+                f"[{smallest}, 1]; set allow_extrapolation: true to leave it on purpose"
             )
 
 
@@ -166,11 +217,22 @@ def _check_given(by_site: dict[str, float], sites: tuple[str, ...], extrapolate:
 class Given:
     """The paper's: fixed. Here each site may have its own."""
 
-    shares: dict[str, float]
+    lambdas: dict[str, float]
+    extrapolate: bool = False
     models_tried: int = 0
 
+    def alone(self, site: str) -> bool:
+        return self.lambdas[site] == 1
+
     def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
-        return self.shares[site.name]
+        return self.towards(site.name, answered(shared, site.context))
+
+    def towards(self, site: str, others: tuple[str, ...]) -> float:
+        """lambda' of Eq. 11 for the mean of these sites, of which it need not be one."""
+        if site not in others:
+            return self.lambdas[site]
+        share = lambda_prime(self.lambdas[site], len(others))
+        return share if self.extrapolate else max(0.0, share)  # 1/K, of fewer: their plain mean
 
 
 @dataclass(frozen=True)
@@ -186,6 +248,9 @@ class ByLineSearch:
 
     guarded: bool
     models_tried: int = len(CANDIDATES) + 1  # and the present lambda'
+
+    def alone(self, site: str) -> bool:
+        return False
 
     def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
         """Search, check, smooth."""
@@ -239,6 +304,9 @@ class ByShrinkage:
     """
 
     models_tried: int = 0
+
+    def alone(self, site: str) -> bool:
+        return False
 
     def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
         """From this site's reliability and everybody's correlation, smoothed."""

@@ -16,6 +16,7 @@ class FedAvgMSettings(FedAvgSettings):
 
     momentum: float = Field(0.9, ge=0, lt=1)  # beta
     server_lr: float = Field(1.0, gt=0)  # eta; the way of a round grows to eta / (1 - beta) steps
+    nesterov: bool = False  # look ahead with the new speed
 
 
 @method("fedavgm", paper="Hsu et al., 2019, Sec. 4.3")
@@ -25,7 +26,8 @@ class FedAvgM(FedAvg):
     Settings = FedAvgMSettings
 
     def server(self) -> ServerMomentum:
-        return ServerMomentum(self.settings.momentum, self.settings.server_lr)
+        s = self.settings
+        return ServerMomentum(s.momentum, s.server_lr, s.nesterov)
 
     def pieces(self) -> list[Piece]:
         return [Averaged("global", self.settings.optimizer_state, server=self.server())]

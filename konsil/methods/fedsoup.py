@@ -44,7 +44,7 @@ class FedSoup(Method):
         if site.round >= first_of_the_last(1 - self.settings.start, self.context.rounds):
             theta_l = self.patch(site, theta_l, theta_g)
         site.private["personal"] = theta_l
-        return Upload().add("global", theta_l, weight=site.images)
+        return Upload().add("global", theta_l, weight=site.weight)
 
     def patch(self, site: Site, theta_l: Weights, theta_g: Weights) -> Weights:
         """Lines 7-9: does this round's global model improve the soup on validation images?"""

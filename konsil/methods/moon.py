@@ -56,7 +56,7 @@ class Moon(FedAvg):
             contrast = contrastive_loss(z, z_g, z_prev, self.settings.tau)
             model.step(site.task.loss(logits, y) + self.settings.mu * contrast)
         site.private["previous"] = model.weights()
-        return Upload().add("global", site.private["previous"], weight=site.images)
+        return Upload().add("global", site.private["previous"], weight=site.weight)
 
 
 def contrastive_loss(z: Tensor, z_g: Tensor, z_prev: Tensor, tau: float) -> Tensor:

@@ -27,7 +27,8 @@ from torch import Tensor
 from konsil.ingredients.context import Means, MethodSettings, Shared, Upload
 from konsil.ingredients.learner import Learner
 from konsil.ingredients.method import Method, method
-from konsil.ingredients.server_optimizer import partial_step, trainable_part
+from konsil.ingredients.piece import Averaged, Piece
+from konsil.ingredients.server_optimizer import ServerMomentum, partial_step, trainable_part
 from konsil.ingredients.site import Site
 from konsil.weights import Weights, mix
 
@@ -46,6 +47,11 @@ class Scaffold(Method):
 
     Settings = ScaffoldSettings
 
+    def pieces(self) -> list[Piece]:
+        """The global model; `server.momentum` takes its mean as a direction, with eta_g."""
+        beta, eta = self.context.momentum, self.settings.server_lr
+        return [Averaged("global", server=ServerMomentum(beta, eta) if beta else None)]
+
     def start(self) -> dict[str, Weights]:
         """The global model x and its control c = 0."""
         parts = super().start()
@@ -59,15 +65,18 @@ class Scaffold(Method):
         train = by_gradient if self.settings.correction == "gradient" else by_direction
         new = Weights(c.layout, train(site, y, (c - c_k).trainable.to(y.device)).cpu())
         site.private["control"] = c_k if self.settings.freeze_controls else new
-        upload = Upload().add("global", y.weights(), weight=site.images)
-        return upload.add("control", site.private["control"] - c_k, weight=site.images)
+        upload = Upload().add("global", y.weights(), weight=site.weight)
+        return upload.add("control", site.private["control"] - c_k, weight=site.weight)
 
     def merge(self, shared: Shared, means: Means) -> Shared:
         """Lines 16-17. Absent sites keep their controls, and with them their share of c."""
         answered = sum(self.context.share(site) for site in means.sites)
-        x = partial_step(shared["global"], means["global"], self.settings.server_lr)
-        c = mix([(1.0, shared["control"]), (answered, means["control"])])
-        return shared.updated({**means, "global": x, "control": c})
+        new = super().merge(shared, means)
+        if not self.context.momentum:
+            eta_g = self.settings.server_lr
+            new["global"] = partial_step(shared["global"], means["global"], eta_g)
+        new["control"] = mix([(1.0, shared["control"]), (answered, means["control"])])
+        return new
 
 
 def by_gradient(site: Site, y: Learner, correction: Tensor) -> Tensor:

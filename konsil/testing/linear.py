@@ -95,7 +95,8 @@ class Linear:
     """A federation of linear models: inputs [n, features] of bytes, targets [n, 1] of 0 or 1.
 
     `data` comes from `points`, a byte b is read as b / 255. Training is SGD with rate 0.1 unless
-    `training` has other keys; `initial` are the model's first numbers; `settings` the method's.
+    `training` has other keys; `initial` are the model's first numbers; `server` has `momentum`
+    and `equal` as a `Context` has them; `settings` are the method's.
     `model` and `selector` make other networks than linear ones.
     """
 
@@ -110,6 +111,7 @@ class Linear:
         selector: Callable[[], nn.Module] | None = None,
         model: Callable[[], nn.Module] | None = None,
         initial: Sequence[float] | None = None,
+        server: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self.data = data
@@ -124,6 +126,7 @@ class Linear:
             seed=seed,
             images={name: len(d.train) for name, d in data.items()},
             given=None if initial is None else self.weights(*initial),
+            **(server or {}),
         )
         self.method = make_method(MethodConfig(name=method, **settings), context)
         self.selector = selector or (lambda: nn.Linear(self.features, len(data)))

@@ -15,12 +15,15 @@ from konsil.ingredients.site import Site
 from konsil.ingredients.softpull import (
     CANDIDATES,
     CORRELATION,
+    IN_THE_MEAN,
     SHRINKAGE,
+    VELOCITY,
     crossfitted_loss,
     lambda_prime,
     reliability,
     search,
     shrunk,
+    softpull,
     unit,
 )
 from konsil.weights import Layout, Weights
@@ -29,11 +32,15 @@ A = toy.points([[0, 255]], [1])
 B = toy.points([[255, 0], [255, 255], [0, 0]], [1, 0, 1])
 
 
-def federation(lambda_, data=None, **options) -> tuple[toy.Linear, Shared]:
-    linear = toy.Linear("fedsm", data or {"a": A, "b": B}, **{"lambda": lambda_, **options})
+def federation(lambda_, data=None, sites="ab", **options) -> tuple[toy.Linear, Shared]:
+    data = data or {site: (A, B)[place % 2] for place, site in enumerate(sites)}
+    linear = toy.Linear("fedsm", data, **{"lambda": lambda_, **options})
     selector = Weights.zeros(Layout.of(linear.selector()))
     model = linear.weights(1.0, -1.0, 0.5)
-    return linear, Shared({"global": model, "personal": model, "selector": selector})
+    parts = {"global": model, "personal": model, "selector": selector}
+    if options.get("server"):
+        parts |= {VELOCITY: Weights.zeros(model.layout), "server.global.velocity": model - model}
+    return linear, Shared(parts)
 
 
 # --- given --------------------------------------------------------------------------------------
@@ -249,3 +256,114 @@ def test_the_formula_finds_the_best_lambda_of_its_own_model():
         rho = float((cosines.sum() - sites) / (sites * (sites - 1)))
         r = np.mean([reliability(*pair) for pair in updates])
         assert shrunk(r, rho) == pytest.approx(personal / (personal + noise), abs=0.05)
+
+
+# --- who is in the mean -------------------------------------------------------------------------
+
+
+def pulled(linear, shared, site, number):
+    at = linear.site(site, number, shared)
+    linear.method.receive(at, shared)
+    return at.private["personal"]
+
+
+def test_lambda_is_the_share_of_oneself_whoever_answers():
+    """Four sites, one away: the three pull by Eq. 11 with K = 3, each keeps 0.7 of itself."""
+    linear, shared = federation(0.7, sites="abcd")
+    shared = linear.round(linear.round(shared), 2, sites=["a", "b", "c"])
+    own = {s: linear.states[s].private["personal"].flat.double() for s in "abcd"}
+    expected = 0.7 * own["a"] + 0.3 * (own["b"] + own["c"]) / 2
+    torch.testing.assert_close(
+        pulled(linear, shared, "a", 3).flat.double(), expected, rtol=1e-5, atol=1e-7
+    )
+    away = 0.7 * own["d"] + 0.3 * (own["a"] + own["b"] + own["c"]) / 3
+    torch.testing.assert_close(
+        pulled(linear, shared, "d", 3).flat.double(), away, rtol=1e-5, atol=1e-7
+    )
+
+
+def test_who_is_in_the_mean_is_forgotten_once_all_are():
+    linear, shared = federation(0.7, sites="abcd")
+    shared = linear.round(shared, 1, sites=["a", "b"])
+    assert shared.notes[IN_THE_MEAN] == ["a", "b"]
+    assert IN_THE_MEAN not in linear.round(shared, 2).notes
+
+
+def test_the_plain_mean_of_all_stays_the_plain_mean_of_fewer():
+    """lambda = 1/4 of four sites would be an extrapolation with three."""
+    linear, shared = federation(0.25, sites="abcd")
+    shared = linear.round(shared, 1, sites=["a", "b", "c"])
+    assert pulled(linear, shared, "a", 2).equals(shared["personal"])
+
+
+def test_a_site_of_lambda_1_that_comes_late_begins_with_the_initial_model():
+    linear, shared = federation({"a": 0.6, "b": 1.0}, initial=(1.0, -1.0, 0.5))
+    shared = linear.round(shared, 1, sites=["a"])
+    assert pulled(linear, shared, "b", 2).equals(linear.weights(1.0, -1.0, 0.5))
+
+
+def test_a_site_that_takes_of_the_others_begins_with_their_mean():
+    linear, shared = federation({"a": 0.6, "b": 0.9}, initial=(1.0, -1.0, 0.5))
+    shared = linear.round(shared, 1, sites=["a"])
+    assert pulled(linear, shared, "b", 2).equals(shared["personal"])
+
+
+def test_lambda_1_leaves_a_model_as_it_is_counters_too():
+    layout = Layout.build([("w", (1,), "trainable", "body"), ("n", (), "counter", "norm")])
+    own, mean = (Weights(layout, torch.tensor(v)) for v in ([1.0, 3.0], [5.0, 9.0]))
+    assert softpull(1.0, own, mean).equals(own)
+    assert softpull(0.5, own, mean)["n"] == 9
+
+
+@pytest.mark.parametrize(
+    ("sites", "lambda_"), [("abc", 0.3333), ("abcdef", 0.1667), ("abc", 1 / 3)]
+)
+def test_a_third_as_one_writes_it_is_the_plain_mean(sites, lambda_):
+    linear, shared = federation(lambda_, sites=sites)
+    shared = linear.round(shared)
+    found = pulled(linear, shared, "a", 2).flat
+    torch.testing.assert_close(found, shared["personal"].flat, rtol=0, atol=1e-4)
+
+
+def test_the_bound_that_a_message_prints_is_not_refused():
+    with pytest.raises(ConfigError, match=r"defined on \[0.3333, 1\]"):
+        federation(0.33, sites="abc")
+    federation(0.3333, sites="abc")
+
+
+# --- momentum -----------------------------------------------------------------------------------
+
+
+def test_momentum_carries_all_specialists_on_as_far_as_their_mean_went():
+    linear, shared = federation(0.7, sites="abc", server={"momentum": 0.8})
+    start = shared["personal"].flat.double()
+    after = linear.round(shared)
+    own = {s: linear.states[s].private["personal"].flat.double() for s in "abc"}
+    mean = sum(own.values()) / 3
+    found = pulled(linear, after, "a", 2).flat.double()
+    expected = 0.7 * own["a"] + 0.3 * (own["b"] + own["c"]) / 2 + 0.8 * (mean - start)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    apart = pulled(linear, after, "b", 2).flat.double() - found
+    share = lambda_prime(0.7, 3)
+    torch.testing.assert_close(apart, share * (own["b"] - own["a"]), rtol=1e-4, atol=1e-6)
+
+
+def test_momentum_is_the_recursion_that_was_measured():
+    """v <- beta v + (mean - base), base = mean + beta v of then: v is the way of the mean."""
+    beta = 0.8
+    linear, shared = federation(0.7, sites="abc", server={"momentum": beta})
+    base, v = shared["personal"].flat.double(), 0.0
+    for number in (1, 2, 3):
+        shared = linear.round(shared, number)
+        mean = shared["personal"].flat.double()
+        v = beta * v + (mean - base)
+        base = mean + beta * v
+        torch.testing.assert_close(shared[VELOCITY].flat.double(), v, rtol=1e-3, atol=1e-6)
+
+
+def test_without_momentum_nothing_more_travels():
+    linear, _ = federation(0.7, sites="abc")
+    assert set(linear.method.start()) == {"personal", "global", "selector"}
+    moved, _ = federation(0.7, sites="abc", server={"momentum": 0.5})
+    uploads = moved.method.uploads(Shared(moved.method.start()))
+    assert set(uploads) == {"personal", "global", "selector"}

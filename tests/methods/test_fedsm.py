@@ -40,7 +40,7 @@ def fedsm(sites: int, lambda_: float, **options) -> FedSM:
 
 def share(method: FedSM) -> float:
     """lambda' of its first site."""
-    return method.models[0].share.shares["site0"]
+    return method.models[0].share.towards("site0", method.context.sites)
 
 
 def pulled_by(method: FedSM, own: Weights, mean: Weights) -> Weights:
@@ -210,7 +210,7 @@ def test_an_absent_site_is_unchanged_and_pulls_to_the_latest_mean_when_back():
     torch.testing.assert_close(shared["personal"].flat.double(), mean)
     site = linear.site("c", 4, shared)
     linear.method.receive(site, shared)
-    expected = 0.55 * before.flat.double() + 0.45 * mean  # lambda' of K = 3, not of K = 2
+    expected = 0.7 * before.flat.double() + 0.3 * mean  # Eq. 11: the mean is that of the others
     torch.testing.assert_close(site.private["personal"].flat.double(), expected, rtol=1e-6, atol=0)
 
 
