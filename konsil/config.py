@@ -227,13 +227,21 @@ class ServerConfig(Block):
     min_sites: int | None = Field(None, ge=1)  # default: every site
     deadline: float | None = Field(None, gt=0)  # seconds a round
     # beta of the server's momentum under every averaged part; auto: 1 - 1/K (docs/methods.md)
-    momentum: float | Literal["auto"] = Field(0.0, ge=0, lt=1)
+    momentum: float | Literal["auto"] = 0.0
     weights: Literal["images", "equal"] = "images"  # what a site's model counts in a mean
     fraction: float = Field(1.0, gt=0, le=1)  # of the sites that a round asks, drawn anew each time
     on_bad_upload: Literal["skip", "stop"] = "stop"
     max_rms: float = Field(1e3, gt=0)  # root mean square of a part's values
     absences: dict[str, list[int]] = {}  # simulate drop-outs: site -> rounds it misses
     means_only: bool = False  # a promise: methods that need single models are refused
+
+    @field_validator("momentum", mode="before")
+    @classmethod
+    def _beta(cls, given: Any) -> Any:
+        number = isinstance(given, int | float) and not isinstance(given, bool)
+        if given == "auto" or (number and 0 <= given < 1):
+            return given
+        raise ValueError("must be auto, or a number from 0 to below 1")
 
 
 class EngineConfig(Block):

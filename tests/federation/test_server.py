@@ -490,6 +490,26 @@ def test_an_upload_that_the_method_knows_to_be_false_touches_no_mean(
     assert toy.same_parts(record.shared, without.shared)
 
 
+def sites_of_rounds(plan, folder, title) -> list[list[str]]:
+    events: list = []
+    heard_by = lambda event, **facts: events.append((event, facts))  # noqa: E731
+    toy.server(plan, folder, title, notify=heard_by).train()
+    return [facts["sites"] for facts in heard(events, "round_done")]
+
+
+def test_a_fraction_of_the_sites_is_drawn_for_every_round(make_plan, tmp_path):
+    plan = make_plan(rounds=6, methods=["fedavg", "fedprox"], server={"fraction": 0.5})
+    drawn, others = (sites_of_rounds(plan, tmp_path, name) for name in ("fedavg", "fedprox"))
+    assert drawn == others  # alike for every method
+    assert all(len(sites) == 1 for sites in drawn)
+    assert {site for sites in drawn for site in sites} == {"north", "south"}
+
+
+def test_a_fraction_of_one_asks_everybody(make_plan, tmp_path):
+    plans = [make_plan(), make_plan(server={"fraction": 1.0})]
+    assert plans[0].hash == plans[1].hash
+
+
 def test_absences_must_name_sites(make_plan):
     with pytest.raises(ConfigError, match=r"server.absences.east: no such site"):
         make_plan(server={"absences": {"east": [1]}})

@@ -15,6 +15,8 @@ ADAM = TrainingConfig(lr=1e-2)
 OPTIMIZERS = {
     "adam": ADAM,
     "adam with decay": TrainingConfig(lr=1e-2, weight_decay=0.1, betas=(0.8, 0.9)),
+    "adamw": TrainingConfig(optimizer="adamw", lr=1e-2, weight_decay=0.1),
+    "clipped": TrainingConfig(optimizer="sgd", lr=0.5, clip=0.05),
     "sgd": TrainingConfig(optimizer="sgd", lr=1e-2),
     "sgd with momentum": TrainingConfig(optimizer="sgd", lr=1e-2, momentum=0.9),
 }
@@ -44,7 +46,8 @@ def plain_optimizer(net: nn.Module, training: TrainingConfig) -> torch.optim.Opt
     t = training
     if t.optimizer == "sgd":
         return torch.optim.SGD(net.parameters(), t.lr, t.momentum, weight_decay=t.weight_decay)
-    return torch.optim.Adam(net.parameters(), t.lr, t.betas, weight_decay=t.weight_decay)
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[t.optimizer]
+    return kind(net.parameters(), t.lr, t.betas, weight_decay=t.weight_decay)
 
 
 @pytest.mark.parametrize("training", OPTIMIZERS.values(), ids=OPTIMIZERS)
@@ -56,6 +59,8 @@ def test_a_learner_follows_torch_over_ordinary_parameters(training: TrainingConf
         optimizer.zero_grad()
         loss = cross_entropy(plain(x), y)
         loss.backward()
+        if training.clip is not None:
+            nn.utils.clip_grad_norm_(plain.parameters(), training.clip)
         optimizer.step()
         losses.append(loss.item())
     learner = Learner(BoundNetwork(network(norm="group")), training)

@@ -81,3 +81,68 @@ def test_without_momentum_it_is_fedavg(make_plan, tmp_path, norm, policy):
     assert toy.same_record(fedavg, fedavgm)
     assert velocity.norm() > 0
     assert not moving.shared["global"].equals(fedavg.shared["global"])
+
+
+def test_nesterov_by_hand():
+    linear = federation(momentum=0.6, server_lr=0.5, nesterov=True)
+    w, v = np.array(START), np.zeros(3)
+    model = linear.weights(*START)
+    shared = {"global": model, "server.global.velocity": Weights.zeros(model.layout)}
+    for number in range(1, 4):
+        shared = linear.round(shared, number)
+        away = w - hand.fedavg_round(linear, w, number)
+        v = 0.6 * v + away
+        w = w - 0.5 * (0.6 * v + away)
+        np.testing.assert_allclose(shared["global"].flat.numpy(), w, atol=2e-6)
+
+
+def test_momentum_under_every_mean_makes_fedavg_fedavgm(make_plan, tmp_path):
+    mine = {"name": "fedavgm", "momentum": 0.5}
+    plain = make_plan(methods=[mine], rounds=3)
+    moved = make_plan(methods=["fedavg", mine], rounds=3, server={"momentum": 0.5})
+    expected = toy.train(plain, tmp_path / "plain")
+    assert toy.same_parts(toy.train(moved, tmp_path / "moved", "fedavg").shared, expected.shared)
+    # a method with an optimiser of its own keeps that
+    assert toy.same_parts(toy.train(moved, tmp_path / "moved", "fedavgm").shared, expected.shared)
+
+
+def test_auto_is_one_step_of_a_mean_for_each_site(make_plan):
+    plan = make_plan(server={"momentum": "auto"}, methods=["fedavg", "centralized"])
+    fedavg, pooled = (plan.method(job) for job in plan.jobs)
+    assert fedavg.context.momentum == 1 - 1 / len(plan.sites)
+    assert pooled.context.momentum == 0  # it is no mean
+
+
+@pytest.mark.parametrize("method", ["fedsoup", "scaffold", "fedprox", "ditto", "apfl"])
+def test_momentum_goes_under_the_mean_of_other_methods_too(method):
+    training = {"batch_size": 2}
+    moved = toy.Linear(method, hand.two_sites(), training=training, server={"momentum": 0.5})
+    still = toy.Linear(method, hand.two_sites(), training=training)
+    model = moved.weights(*START)
+    velocity = {"server.global.velocity": Weights(model.layout, model.flat * 0.1)}
+    parts = {"global": model, **({"control": model - model} if method == "scaffold" else {})}
+    found = moved.round({**parts, **velocity})["global"].flat
+    mean = still.round(parts)["global"].flat
+    np.testing.assert_allclose(found.numpy(), (mean - 0.5 * 0.1 * model.flat).numpy(), atol=2e-6)
+
+
+def test_scaffolds_server_rate_goes_with_momentum():
+    options = {"training": {"batch_size": 2}, "server_lr": 0.3}
+    moved = toy.Linear("scaffold", hand.two_sites(), server={"momentum": 0.5}, **options)
+    still = toy.Linear("scaffold", hand.two_sites(), **options)
+    model = moved.weights(*START)
+    parts = {"global": model, "control": model - model}
+    found = moved.round({**parts, "server.global.velocity": model * 0.1})["global"].flat
+    plain = still.round(parts)["global"].flat
+    np.testing.assert_allclose(found, plain - 0.3 * 0.5 * 0.1 * model.flat, atol=2e-6)
+
+
+def test_models_count_alike_if_asked_to():
+    equal = toy.Linear("fedavg", hand.two_sites(), server={"equal": True})
+    uploads = equal.uploads({"global": equal.weights(*START)})
+    assert [u.weights["global"] for u in uploads.values()] == [1, 1]
+    by_images = toy.Linear("fedavg", hand.two_sites())
+    uploads = by_images.uploads({"global": by_images.weights(*START)})
+    assert [u.weights["global"] for u in uploads.values()] == [3, 5]
+    assert [equal.method.context.share(s) for s in "ab"] == [0.5, 0.5]
+    assert [by_images.method.context.share(s) for s in "ab"] == [3 / 8, 5 / 8]
