@@ -1,4 +1,4 @@
-"""Fine-tuning at a site after the last round, with early stopping on its validation images."""
+"""Fine-tuning at a site after the last round, by default stopped early on validation images."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ class FineTuned(Piece):
     private_roles = ("personal",)
 
     def __init__(
-        self, model: Averaged, epochs: int, lr: float | None = None, only: Partition | None = None
+        self,
+        model: Averaged,
+        tuning_epochs: int,
+        lr: float | None = None,
+        *,
+        early_stopping: bool = True,
+        only: Partition | None = None,
     ) -> None:
         """`only`: the entries that are tuned; by default all."""
-        self.model, self.epochs, self.lr, self.only = model, epochs, lr, only
+        self.model, self.lr, self.only = model, lr, only
+        self.tuning_epochs, self.early_stopping = tuning_epochs, early_stopping
 
     def bind(self, context: Context) -> None:
         self.model.bind(context)
@@ -31,7 +38,8 @@ class FineTuned(Piece):
     def receive(self, site: Site, shared: Shared) -> None:
         if site.round > self.context.rounds:
             model = site.localised(self.model.part, self.model.model(site, shared))
-            site.private["personal"] = fine_tune(site, "personal", model, self.epochs)
+            tuned = fine_tune(site, "personal", model, self.tuning_epochs, self.early_stopping)
+            site.private["personal"] = tuned
 
     def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
         """The fine-tuned model; none before the end."""
@@ -39,9 +47,12 @@ class FineTuned(Piece):
         return {} if tuned is None else {"personal": tuned}
 
 
-def fine_tune(site: Site, network: str, weights: Weights, epochs: int) -> Weights:
+def fine_tune(
+    site: Site, network: str, weights: Weights, epochs: int, early_stopping: bool = True
+) -> Weights:
     """The best on validation images of these weights after 0, 1, ..., `epochs` local epochs.
 
+    Without early stopping: those after all of them, and no validation image is looked at.
     The learner `network` should have the policy "reset": a fresh optimiser. Of equals the
     earliest wins: a small validation split ties often, and each epoch moves the model further
     from what all sites have learned together. What the learner does not train stays as it is,
@@ -49,14 +60,15 @@ def fine_tune(site: Site, network: str, weights: Weights, epochs: int) -> Weight
     """
     if not epochs:
         return weights
-    best, best_score = weights, site.score(weights)
+    best, best_score = weights, site.score(weights) if early_stopping else 0.0
     learner = site.learner(network, weights)
     trained = {e.name for e in learner.trained_layout.entries}
     for epoch in range(1, epochs + 1):
         for x, y in site.batches(f"fine-tuning {epoch}", epochs=1):
             learner.step(site.task.loss(learner(x), y))
         tuned = weights.replaced(learner.weights().only(trained))
-        score = site.score(tuned)
-        if score > best_score:
+        if not early_stopping:
+            best = tuned
+        elif (score := site.score(tuned)) > best_score:
             best, best_score = tuned, score
     return best

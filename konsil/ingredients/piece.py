@@ -33,6 +33,7 @@ class Piece:
     shared_roles: tuple[str, ...] = ()  # answered by a shared part of that name
     private_roles: tuple[str, ...] = ()  # answered by what a site keeps
     best_by: tuple[tuple[str, str], ...] = ()  # shared part, the measure that chooses its best
+    epochs: int | None = None  # of a round, in which it sees batches; None: training.local_epochs
 
     context: Context
 
@@ -225,7 +226,7 @@ class Personal(Piece):
         return {"personal": TrainedNetwork(self.context.network)}
 
     def work(self) -> float:
-        return 1.0
+        return 1.0 if self.epochs is None else self.epochs / self.context.training.local_epochs
 
     def receive(self, site: Site, shared: Shared) -> None:
         """A newcomer's begins as the global model."""
@@ -249,9 +250,12 @@ def train(pieces: Sequence[Piece], site: Site, shared: Shared) -> Upload:
     """One round at one site: the one loop of all methods that are composed."""
     for piece in pieces:
         piece.begin(site, shared)
-    for x, y in site.batches():
-        for piece in pieces:
-            piece.on_batch(x, y)
+    usual = site.context.training.local_epochs
+    epochs = [usual if piece.epochs is None else piece.epochs for piece in pieces]
+    for epoch, x, y in site.epochs(max(epochs)):
+        for piece, own in zip(pieces, epochs, strict=True):
+            if epoch < own:
+                piece.on_batch(x, y)
     upload = Upload()
     for piece in pieces:
         piece.end(upload)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from math import ceil
 from typing import Any, Protocol
 
 import numpy as np
@@ -147,6 +148,12 @@ class Site:
         """
         for _, x, y in self.indexed_batches(self._data.train, purpose, epochs):
             yield x, y
+
+    def epochs(self, number: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The same of so many epochs, each batch with the number of its epoch: 0, 1, ..."""
+        length = ceil(self.images / self.context.training.batch_size)
+        for place, (x, y) in enumerate(self.batches(epochs=number)):
+            yield place // length, x, y
 
     def indexed_batches(
         self, images: Images, purpose: str = "", epochs: int | None = None

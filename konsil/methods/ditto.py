@@ -20,13 +20,14 @@ class DittoSettings(MethodSettings):
 
     lambda_: float = Field(0.1, ge=0, alias="lambda")
     coupling: Coupling = "coupled"
+    personal_epochs: int | None = Field(None, ge=1, description="training.local_epochs")
 
 
 class NearGlobal(Personal):
     """v_k, pulled towards the global model of the round."""
 
-    def __init__(self, pull: Pull) -> None:
-        self.pull = pull
+    def __init__(self, pull: Pull, epochs: int | None = None) -> None:
+        self.pull, self.epochs = pull, epochs
 
     def begin(self, site: Site, shared: Shared) -> None:
         super().begin(site, shared)
@@ -44,7 +45,8 @@ class Ditto(Method):
     Settings = DittoSettings
 
     def personal(self) -> list[Piece]:
-        return [NearGlobal(Pull(self.settings.lambda_, self.settings.coupling))]
+        s = self.settings
+        return [NearGlobal(Pull(s.lambda_, s.coupling), s.personal_epochs)]
 
     def pieces(self) -> list[Piece]:
         return [*self.personal(), Averaged("global")]

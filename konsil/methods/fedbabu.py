@@ -21,7 +21,8 @@ from konsil.ingredients.piece import Averaged, Piece
 class FedBABUSettings(HeadSettings):
     """finetune_epochs = 0 leaves the head as it was before round 1."""
 
-    finetune_epochs: int = Field(5, ge=0)  # at most: the best on validation images is kept
+    finetune_epochs: int = Field(5, ge=0)  # at most: the best on validation images is kept, unless
+    early_stopping: bool = True  # is off: then exactly as many
     finetune: Literal["all", "head"] = "all"  # the whole network, as in the paper's main tables
     finetune_lr: float | None = Field(None, gt=0, description="the experiment's lr")
 
@@ -37,7 +38,8 @@ class FedBABU(Method):
         head = partial(head_entries, head=s.head)
         self.body = Averaged("global", stays=head, trains_own=False)
         tuned = head if s.finetune == "head" else None
-        return [self.body, FineTuned(self.body, s.finetune_epochs, s.finetune_lr, only=tuned)]
+        tuning = {"early_stopping": s.early_stopping, "only": tuned}
+        return [self.body, FineTuned(self.body, s.finetune_epochs, s.finetune_lr, **tuning)]
 
     def check(self) -> None:
         if self.settings.finetune == "head" and not self.body.own:

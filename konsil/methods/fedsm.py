@@ -43,6 +43,7 @@ class FedSMSettings(MethodSettings):
     selector: str | None = Field(None, description="small, or features with closed_form")
     selector_lr: float | None = Field(None, gt=0, description="the experiment's lr")  # eta_s
     selector_optimizer: SelectorOptimizer = "average_moments"
+    selector_epochs: int | None = Field(None, ge=1, description="training.local_epochs")
     global_optimizer_state: OptimizerPolicy = "persist"
     personal_optimizer_state: OptimizerPolicy = "persist"
 
@@ -75,7 +76,8 @@ class FedSM(Method):
             ),  # 2, 6, 8, 13, 15
         ]
         kind, policy = SELECTORS[s.selector_optimizer]
-        self.selector = kind(policy, s.selector, s.selector_lr, self.further_outputs)
+        more = self.further_outputs, s.selector_epochs
+        self.selector = kind(policy, s.selector, s.selector_lr, *more)
         return [*self.models, self.selector]  # lines 2, 6, 11, 13, 15
 
     def specialists(self, context: Context) -> list[Piece]:

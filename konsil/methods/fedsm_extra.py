@@ -218,7 +218,8 @@ class FedSMExtra(TwoPhases):
         labels = self.labels(site)
         held_out = self.settings.labels_from == "validation"
         images = site.validation if held_out else site.training
-        for index, x, _ in site.indexed_batches(images, "labels" if held_out else ""):
+        purpose, epochs = "labels" if held_out else "", self.settings.selector_epochs
+        for index, x, _ in site.indexed_batches(images, purpose, epochs):
             self.selector.learn(x, labels[index].to(x.device))
         upload = Upload()
         self.selector.send(upload, len(images), lambda: self.examples(site))

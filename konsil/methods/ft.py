@@ -17,7 +17,8 @@ from konsil.ingredients.piece import Averaged, Piece
 class FTSettings(MethodSettings):
     """epochs = 0 is FedAvg."""
 
-    epochs: int = Field(5, ge=0)  # at most: the best on validation images is kept
+    epochs: int = Field(5, ge=0)  # at most: the best on validation images is kept, unless
+    early_stopping: bool = True  # is off: then exactly as many
     lr: float | None = Field(None, gt=0, description="the experiment's lr")
 
 
@@ -28,7 +29,8 @@ class FT(Method):
     Settings = FTSettings
 
     def personal(self) -> list[Piece]:
-        return [FineTuned(Averaged("global"), self.settings.epochs, self.settings.lr)]
+        s = self.settings
+        return [FineTuned(Averaged("global"), s.epochs, s.lr, early_stopping=s.early_stopping)]
 
     def pieces(self) -> list[Piece]:
         return [*self.personal(), Averaged("global")]

@@ -57,10 +57,11 @@ class Selector(Piece):
         network: str | None = None,
         lr: float | None = None,
         further_outputs: int = 0,
+        epochs: int | None = None,
     ) -> None:
         """Outputs: one a site (Eq. 2 has no label for the global model), and further ones."""
         self.policy, self.network, self.lr = policy, network or self.usual_network, lr
-        self.further_outputs = further_outputs
+        self.further_outputs, self.epochs = further_outputs, epochs
 
     def check_network(self) -> None:
         """Refuse what is no network for classification."""

@@ -108,3 +108,16 @@ def test_asked_again_a_site_tunes_alike():
         found.append(linear.method.answers(site, shared)["personal"])
     assert found[0].equals(found[1])
     assert not found[0].equals(shared["global"])
+
+
+def test_without_early_stopping_it_is_just_so_many_epochs(monkeypatch):
+    """Also where each epoch makes the model worse, and no validation image is looked at."""
+    linear, site = site_of(layered.SITES["a"])
+    start = linear.weights(*layered.START)
+    monkeypatch.setattr(Site, "score", lambda *_: pytest.fail("it looked"))
+    tuned = fine_tune(site, "personal", start, 2, early_stopping=False)
+    learner = site.learner("personal", start)
+    for epoch in (1, 2):
+        for x, y in site.batches(f"fine-tuning {epoch}", epochs=1):
+            learner.step(site.task.loss(learner(x), y))
+    assert tuned.equals(learner.weights())

@@ -82,3 +82,22 @@ def test_a_newcomer_begins_with_the_global_model():
     site = linear.site("a", 2, shared)
     linear.method.receive(site, shared)
     assert linear.method.answers(site, shared)["personal"].equals(shared["global"])
+
+
+def test_a_sites_own_model_may_have_more_epochs_or_fewer(make_plan, tmp_path):
+    """Its own are as many epochs of local training, the global model's are FedAvg's as ever."""
+    plan = make_plan(
+        methods=["fedavg", {"name": "ditto", "lambda": 0, "personal_epochs": 3}], rounds=2
+    )
+    longer = make_plan(methods=["local"], rounds=2, training={"batch_size": 3, "local_epochs": 3})
+    toy.train(longer, tmp_path / "longer")
+    fedavg = toy.train(plan, tmp_path, "fedavg").shared["global"]
+    assert toy.train(plan, tmp_path, "ditto").shared["global"].equals(fedavg)
+    for site in plan.sites:
+        local = toy.state_of(longer, tmp_path / "longer", site).last["local"]
+        assert local.equals(toy.state_of(plan, tmp_path, site, "ditto").last["personal"])
+    fewer = make_plan(
+        methods=[{"name": "ditto", "personal_epochs": 1}],
+        training={"batch_size": 3, "local_epochs": 2},
+    )
+    assert fewer.method(fewer.jobs[0]).work() == 1.5

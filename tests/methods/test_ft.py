@@ -126,4 +126,4 @@ def test_fedsm_can_have_it():
     lender = borrowed({"name": "ft", "epochs": 2}, "personal", linear.method.context, "here")
     [made] = lender.personal()
     assert isinstance(made, FineTuned)
-    assert (made.epochs, made.work()) == (2, 0)
+    assert (made.tuning_epochs, made.work()) == (2, 0)

@@ -129,3 +129,15 @@ def test_closed_form_refuses_means_that_no_images_have(make_plan):
     assert IMAGE_MEANS in method.wrong_upload(south, sent[north])  # another site's class
     sent[north].parts[IMAGE_MEANS]["shares"][0] *= 0.9
     assert "no counts of 3 images" in method.wrong_upload(north, sent[north])
+
+
+def test_the_selector_may_have_epochs_of_its_own(make_plan, tmp_path):
+    plan = make_plan(
+        methods=["fedsm", {"name": "fedsm", "label": "longer", "selector_epochs": 2}], rounds=1
+    )
+    twice = make_plan(methods=["fedsm"], rounds=1, training={"batch_size": 3, "local_epochs": 2})
+    usual, longer = (toy.train(plan, tmp_path, name).shared for name in ("fedsm", "longer"))
+    whole = toy.train(twice, tmp_path / "twice").shared
+    assert longer["selector"].equals(whole["selector"])
+    assert longer["global"].equals(usual["global"])
+    assert not longer["selector"].equals(usual["selector"])
