@@ -211,6 +211,10 @@ class TrainingConfig(Block):
     augment_strength: float = Field(1.0, ge=0)  # 0: flips alone
     augment_flips: Literal["none", "horizontal", "both"] = "horizontal"
     validate_every: int = Field(1, ge=1)  # rounds; the last round is always validated
+    # which validated round's models count: the best, the last, the best by a running mean of the
+    # scores, or a running mean of all of them (with this memory)
+    keep: Literal["best", "last", "smoothed", "ema"] = "best"
+    ema: float = Field(0.9, ge=0, lt=1)
     running_statistics: Literal["average", "local"] = "average"
 
     @field_validator("betas")

@@ -14,6 +14,7 @@ import torch
 from konsil.errors import RoundFailed, StateError, UploadRefused
 from konsil.federation.engines import Engine
 from konsil.federation.intake import Holding, Intake
+from konsil.federation.keeping import kept
 from konsil.federation.messages import Failure, Kind, Reply, Request, RoundRequest
 from konsil.federation.plan import Job, Plan
 from konsil.federation.storage import read_parts, write_parts
@@ -33,7 +34,7 @@ class Record:
     round: int = 0  # the last round that is complete
     shared: Shared = field(default_factory=lambda: Shared({}))
     best: dict[str, Weights] = field(default_factory=dict)  # shared parts, by validation
-    best_scores: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, list[float]] = field(default_factory=dict)  # those that could be the best
     history: list[dict[str, Any]] = field(default_factory=list)  # validation, round by round
     counted: dict[str, int] = field(default_factory=dict)  # site -> its last round that counts
     finished: bool = False
@@ -43,7 +44,7 @@ class Record:
         header = {
             "plan": plan,
             "round": self.round,
-            "best_scores": self.best_scores,
+            "scores": self.scores,
             "history": self.history,
             "counted": self.counted,
             "finished": self.finished,
@@ -211,13 +212,14 @@ class Server:
         self.notify("validated", round=number, means=means)
 
     def _keep_best(self, means: dict[str, float]) -> None:
-        """Shared parts that are at least as good on validation images as any before."""
+        """The shared parts that count so far, by what validation images say of them."""
         for part, measure in self.method.best_by:
             if measure not in means:
                 continue  # a part that is not trained yet
-            if means[measure] >= self.record.best_scores.get(part, -1.0):
-                self.record.best_scores[part] = means[measure]
-                self.record.best[part] = self.record.shared[part]
+            scores = self.record.scores.setdefault(part, [])
+            scores.append(means[measure])
+            training, old = self.plan.experiment.training, self.record.best.get(part)
+            self.record.best[part] = kept(training, old, self.record.shared[part], scores)
 
 
 def pooled_means(by_site: dict[str, dict[str, float]]) -> dict[str, float]:

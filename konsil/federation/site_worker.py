@@ -12,6 +12,7 @@ from konsil.errors import StateError
 from konsil.evaluation import columns_of
 from konsil.evaluation.routing import gamma_sums, routed_columns
 from konsil.federation.compute import prepare_process
+from konsil.federation.keeping import kept
 from konsil.federation.messages import (
     Body,
     CalibrateReply,
@@ -129,8 +130,10 @@ class SiteWorker:
                     state.last[role] = weights
                 if not method.eligible(request.round):
                     continue
-                if measures[role] >= state.best_scores.get(role, -1.0):
-                    state.best[role], state.best_scores[role] = weights, measures[role]
+                scores = state.scores.setdefault(role, [])
+                scores.append(measures[role])
+                training = method.context.training
+                state.best[role] = kept(training, state.best.get(role), weights, scores)
         return measures | method.measures(site, shared)
 
     def _hand_out(self, request: Request, state: SiteState) -> None:

@@ -29,7 +29,7 @@ class SiteState:
     notes: dict[str, Any] = field(default_factory=dict)
     best: dict[str, Weights] = field(default_factory=dict)  # private roles, by validation
     last: dict[str, Weights] = field(default_factory=dict)
-    best_scores: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, list[float]] = field(default_factory=dict)  # those that could be the best
     reply: RoundReply = NOTHING
     upload: dict[str, Weights] = field(default_factory=dict)  # the parts of that reply
 
@@ -57,7 +57,7 @@ class SiteState:
             "plan": plan,
             "round": self.round,
             "notes": self.notes,
-            "best_scores": self.best_scores,
+            "scores": self.scores,
             "reply": self.reply.model_dump(),
         }
         for section in self.SECTIONS:

@@ -129,7 +129,7 @@ def same_record(a: Record, b: Record) -> bool:
     return (
         same_parts(a.shared, b.shared)
         and same_parts(a.best, b.best)
-        and a.best_scores == b.best_scores
+        and a.scores == b.scores
         and a.history == b.history
         and a.shared.notes == b.shared.notes
     )

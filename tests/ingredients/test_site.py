@@ -93,7 +93,7 @@ def test_state_comes_back_bit_for_bit_and_shares_what_was_shared(make_plan, tmp_
         notes={"soup_size": 2},
         best={"personal": weights},
         last={"personal": weights},
-        best_scores={"personal": 0.1 + 0.2},
+        scores={"personal": [0.1 + 0.2]},
         reply=RoundReply(measures={"global": math.pi}, images=3, weights={"global": 6.0}),
         upload={"global": weights},
     )
@@ -102,7 +102,7 @@ def test_state_comes_back_bit_for_bit_and_shares_what_was_shared(make_plan, tmp_
     again = SiteState.load(path, "plan0")
     for section in SiteState.SECTIONS:
         assert toy.same_parts(getattr(state, section), getattr(again, section))
-    for name in ("round", "notes", "best_scores", "reply"):
+    for name in ("round", "notes", "scores", "reply"):
         assert getattr(state, name) == getattr(again, name)
     assert path.stat().st_size < 2.5 * 4 * weights.layout.size  # two models, not five
 
