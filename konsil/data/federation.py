@@ -13,10 +13,9 @@ import PIL
 
 from konsil.config import FederationConfig, TaskConfig
 from konsil.data.cache import folder_once
-from konsil.data.decode import Report, bytes_of, write_arrays
+from konsil.data.decode import Report, bytes_of, into_planes, write_arrays
 from konsil.data.notes import warnings_about
 from konsil.data.origin import find_source
-from konsil.data.planes import into_planes
 from konsil.data.recipe import fingerprint, hash_files
 from konsil.data.sources import SPLITS, Item
 from konsil.data.splits import check_none_empty, draw_splits
@@ -61,6 +60,7 @@ def open_federation(
 
     `report(site, done, total)` is called while images are decoded. Raises DataError.
     """
+    report = report or (lambda *done: None)
     source = find_source(config, task)
     listing = source.listing(config.sites)
     recipe = source.recipe(listing.items)

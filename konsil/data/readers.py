@@ -12,21 +12,63 @@ from PIL import Image
 
 from konsil.data.findings import BadFile
 from konsil.data.intensity import Window, to_eight_bit
-from konsil.data.magic import what_it_is
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 Codes = tuple[int, ...] | None  # the mask values of a structure; None: every one but background
 SIXTEEN_BIT = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+# Where a mark stands, the mark, and what it means. Web pages and pointers are what a download
+# leaves that went wrong.
+MARKS = (
+    (0, b"\x89PNG\r\n\x1a\n", "PNG"),
+    (0, b"\xff\xd8\xff", "JPEG"),
+    (0, b"BM", "BMP"),
+    (0, b"II*\x00", "TIFF"),
+    (0, b"MM\x00*", "TIFF"),
+    (0, b"GIF8", "GIF"),
+    (8, b"WEBP", "WebP"),
+    (4, b"ftypheic", "HEIC"),
+    (4, b"ftypavif", "AVIF"),
+    (0, b"\x00\x00\x00\x0cjP", "JPEG 2000"),
+    (0, b"%PDF", "PDF"),
+    (128, b"DICM", "DICOM"),
+    (344, b"n+1\x00", "NIfTI"),
+    (0, b"NRRD", "NRRD"),
+    (0, b"\x1f\x8b", "gzip"),
+    (0, b"PK\x03\x04", "a ZIP archive"),
+    (0, b"version https://git-lfs", "a pointer of Git LFS"),
+    (0, b"<!DOCTYPE", "a web page"),
+    (0, b"<html", "a web page"),
+    (0, b"\x93NUMPY", "a NumPy array"),
+)
+
+
+def what_it_is(data: bytes) -> str | None:
+    """The format of a file that begins like this, if it is one that people mix up."""
+    return next((name for start, mark, name in MARKS if data.startswith(mark, start)), None)
 
 
 def read_picture(data: bytes) -> Image.Image:
     """An image as it stands in the file. The EXIF orientation is left alone."""
-    return _decode(data)
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        frames = getattr(image, "n_frames", 1) if image.format in ("PNG", "TIFF") else 1
+        image.load()
+    except Exception as error:  # decoders raise whatever they stumble over in a damaged file
+        kind = what_it_is(data)
+        detail = "empty file" if not data else _one_line(error)
+        if kind is not None and kind not in FORMATS:
+            detail = f"its content is {kind}"
+        cure = "save it again as PNG, JPEG, BMP or TIFF, or take it away"
+        raise BadFile("image that cannot be read", cure, detail) from None
+    if frames > 1:
+        cure = "save every frame as a file of its own"
+        raise BadFile("file with more than one frame", cure, f"{frames} frames")
+    return image
 
 
 def is_wide_colour(data: bytes) -> bool:
     """Whether these are the bytes of a PNG with 16 bit a colour: depth and type of its header."""
-    return data[:8] == b"\x89PNG\r\n\x1a\n" and data[24:25] == b"\x10" and data[25:26] in b"\2\6"
+    return what_it_is(data) == "PNG" and data[24:26] in (b"\x10\2", b"\x10\6")
 
 
 def read_wide_colour(path: Path) -> NDArray[np.uint16]:
@@ -75,7 +117,7 @@ def read_mask(data: bytes, colours: bool = False) -> NDArray[Any]:
 
     With `colours` a value is 0xRRGGBB.
     """
-    image = _decode(data)
+    image = read_picture(data)
     if colours:
         red, green, blue = np.moveaxis(np.asarray(image.convert("RGB")).astype(np.int64), 2, 0)
         return np.asarray((red << 16) | (green << 8) | blue)
@@ -123,24 +165,6 @@ def marked(values: NDArray[Any], codes: Codes, background: int) -> NDArray[np.bo
 def _nearest(length: int, size: int) -> NDArray[np.int64]:
     """The source pixel under the centre of each target pixel."""
     return (2 * np.arange(size, dtype=np.int64) + 1) * length // (2 * size)
-
-
-def _decode(data: bytes) -> Image.Image:
-    try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
-        frames = getattr(image, "n_frames", 1) if image.format in ("PNG", "TIFF") else 1
-        image.load()
-    except Exception as error:  # decoders raise whatever they stumble over in a damaged file
-        kind = what_it_is(data)
-        detail = "empty file" if not data else _one_line(error)
-        if kind is not None and kind not in FORMATS:
-            detail = f"its content is {kind}"
-        cure = "save it again as PNG, JPEG, BMP or TIFF, or take it away"
-        raise BadFile("image that cannot be read", cure, detail) from None
-    if frames > 1:
-        cure = "save every frame as a file of its own"
-        raise BadFile("file with more than one frame", cure, f"{frames} frames")
-    return image
 
 
 def _one_line(error: Exception) -> str:

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from konsil.data.decode import chosen_planes
 from konsil.data.findings import BadFile, Findings
 from konsil.data.image_with_masks import ImageWithMasks, Mask, is_picture, open_with_masks
 from konsil.data.listing import Listing
 from konsil.data.origin import FileSource
-from konsil.data.planes import chosen_planes
 from konsil.data.sources import Item
 from konsil.prepare.check.pool import by_processes, by_threads
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from konsil.data.findings import BadFile
-from konsil.data.magic import what_it_is
+from konsil.data.readers import what_it_is
 from konsil.data.sources import SUFFIXES, VOLUME_SUFFIXES, without_suffix
 from konsil.errors import DataError
 from konsil.prepare.guess.rules import says
