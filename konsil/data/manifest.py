@@ -360,8 +360,3 @@ def _window(given: Any) -> Window | None:
     if isinstance(given, PercentileWindow):
         return Percentiles(*given.percentiles)
     return given
-
-
-def fractions(rule: SplitRule) -> tuple[float, float, float]:
-    """The rule's fractions in the order of SPLITS."""
-    return rule.train, rule.val, rule.test

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from unicodedata import normalize
 
+from konsil.data.sources import leaves_folder
 from konsil.errors import ConfigError, DataError
 
+STARS = {"**/": r"((?:.*/)?)", "**": r"(.*)", "*": r"([^/]*)", "?": r"([^/])"}
 TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\{[^{}]*\}|.", re.DOTALL)
 Stars = tuple[str, ...]
 
@@ -18,8 +20,7 @@ class Pattern:
     """A path with `*` (part of a name), `**` (any folders), `?` and `{jpg,png}`."""
 
     def __init__(self, text: str, key: str) -> None:
-        normal = os.path.normpath(text)
-        if os.path.isabs(normal) or normal.split(os.sep)[0] == os.pardir:
+        if leaves_folder(text):
             raise ConfigError(
                 f"{key} = {text!r}: paths are relative to the federation file and stay in its "
                 "folder: move the file or the images"
@@ -29,16 +30,10 @@ class Pattern:
 
     def find(self, root: Path) -> Iterator[tuple[str, Stars]]:
         """Matching files and folders below the root with their stars, in the order of names."""
-        yield from self._search(root, self._fixed_part(), ())
+        fixed = re.split(r"[*?{]", self.text, maxsplit=1)[0]  # nothing else needs to be walked
+        yield from self._search(root, fixed.rpartition("/")[0])
 
-    def _fixed_part(self) -> str:
-        """The folders before the first star: nothing else needs to be walked."""
-        fixed = re.split(r"[*?{]", self.text, maxsplit=1)[0]
-        return fixed.rpartition("/")[0]
-
-    def _search(
-        self, root: Path, folder: str, above: tuple[str, ...]
-    ) -> Iterator[tuple[str, Stars]]:
+    def _search(self, root: Path, folder: str, *above: str) -> Iterator[tuple[str, Stars]]:
         real = os.path.realpath(root / folder)
         if real in above:  # a link back to where we come from
             return
@@ -60,18 +55,10 @@ class Pattern:
                 # a Mac writes an umlaut as two characters, others as one
                 yield path, tuple(normalize("NFC", star) for star in match.groups())
             elif entry.is_dir():
-                yield from self._search(root, path, (*above, real))
+                yield from self._search(root, path, *above, real)
 
 
 def _translate(token: str) -> str:
-    if token == "**/":
-        return r"((?:.*/)?)"
-    if token == "**":
-        return r"(.*)"
-    if token == "*":
-        return r"([^/]*)"
-    if token == "?":
-        return r"([^/])"
     if token.startswith("{") and token.endswith("}"):
         return "(?:" + "|".join(re.escape(part) for part in token[1:-1].split(",")) + ")"
-    return re.escape(token)
+    return STARS.get(token, re.escape(token))
