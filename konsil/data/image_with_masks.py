@@ -17,22 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from konsil.data import readers
 from konsil.data.findings import BadFile
 from konsil.data.intensity import OF_VOLUMES, to_eight_bit
-from konsil.data.readers import (
-    Codes,
-    eight_bit,
-    fit,
-    intensities,
-    is_wide_colour,
-    marked,
-    mask_values,
-    read_mask,
-    read_picture,
-    read_wide_colour,
-    shrink,
-    what_it_is,
-)
 from konsil.data.recipe import Reading, digest, mask_files
 from konsil.data.sources import SUFFIXES, Item
 from konsil.data.volumes import Volume, plane_spacing, planes, read_mask_volume, read_volume
@@ -44,13 +31,13 @@ class Mask:
 
     name: str
     values: NDArray[Any]  # [N, H, W]
-    structures: tuple[tuple[str, Codes], ...]
+    structures: tuple[tuple[str, readers.Codes], ...]
     background: int
 
     @cached_property
     def counts(self) -> dict[int, int]:
         """How often each value occurs, background left out."""
-        counts = mask_values(self.values)
+        counts = readers.mask_values(self.values)
         counts.pop(self.background, None)
         return counts
 
@@ -63,7 +50,7 @@ class Mask:
 
     def planes(self, values: NDArray[Any]) -> list[NDArray[np.bool_]]:
         """Where its structures are, given (a part of) its values."""
-        return [marked(values, codes, self.background) for _, codes in self.structures]
+        return [readers.marked(values, codes, self.background) for _, codes in self.structures]
 
 
 @dataclass(frozen=True)
@@ -90,13 +77,13 @@ class ImageWithMasks:
 
     def image(self, plane: int | None, channels: int, size: int) -> NDArray[np.uint8]:
         """One plane as the network sees it, [C, size, size]."""
-        return fit(self.pictures[plane or 0], channels, size)
+        return readers.fit(self.pictures[plane or 0], channels, size)
 
     def target(self, plane: int | None, size: int) -> NDArray[np.uint8]:
         """One 0/1 plane a structure, [S, size, size]."""
         layers: list[NDArray[np.bool_]] = []
         for mask in self.masks:
-            layers += mask.planes(shrink(mask.values[plane or 0], size))
+            layers += mask.planes(readers.shrink(mask.values[plane or 0], size))
         return np.stack(layers).astype(np.uint8)
 
     def labelled(self) -> list[int]:
@@ -132,12 +119,12 @@ class _Opener:
 
     def picture(self) -> ImageWithMasks:
         data, window = self._bytes(self.item.image), self.reading.window
-        image = read_picture(data)
-        if is_wide_colour(data):  # Pillow would drop the lower half of the bits
-            raw: NDArray[Any] = read_wide_colour(self.root / self.item.image)
+        image = readers.read_picture(data)
+        if readers.is_wide_colour(data):  # Pillow would drop the lower half of the bits
+            raw: NDArray[Any] = readers.read_wide_colour(self.root / self.item.image)
             eight = Image.fromarray(to_eight_bit(raw, window or "full"))
         else:
-            raw, eight = intensities(image), eight_bit(image, window)
+            raw, eight = readers.intensities(image), readers.eight_bit(image, window)
         return ImageWithMasks(
             kind=image.format or "",
             raw=raw[None],
@@ -152,10 +139,10 @@ class _Opener:
         if not is_picture(name):
             raise BadFile("mask of another kind than its image", "a picture's mask is a picture")
         data = self._bytes(name)
-        if what_it_is(data) == "JPEG" and not name.lower().endswith((".jpg", ".jpeg")):
+        if readers.what_it_is(data) == "JPEG" and not name.lower().endswith((".jpg", ".jpeg")):
             cure = "JPEG changes the values of a mask: export the masks again, as PNG"
             raise BadFile("mask that is a JPEG, whatever its name says", cure)
-        values = read_mask(data, self.reading.colours)
+        values = readers.read_mask(data, self.reading.colours)
         if values.shape[::-1] != size:
             detail = "mask {1} x {0}, image {2} x {3}".format(*values.shape, *size)
             raise BadFile("mask of another size than its image", "export both alike", detail)

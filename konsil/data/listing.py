@@ -365,7 +365,7 @@ def _datalist(path: Path) -> list[Row]:
 
 
 def _entry(entry: Any, where: str) -> dict[str, Any]:
-    """The cells of an entry; the label is None if it has none, as in the test part of a challenge."""
+    """The cells of an entry; the label is None where there is none, as in a challenge's test."""
     if isinstance(entry, str):
         return {"image": entry, "label": None}
     if not isinstance(entry, dict):
