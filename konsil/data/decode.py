@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from konsil.data.cache import named_errors
 from konsil.data.findings import BadFile, Findings
 from konsil.data.image_with_masks import ImageWithMasks, is_picture, open_with_masks, some
-from konsil.data.manifest import Slices
+from konsil.data.manifest import Manifest, Slices
 from konsil.data.recipe import UNNAMED, Digests, Reading, Recipe, in_threads
 from konsil.data.sources import Item
 from konsil.files import write_text
@@ -33,10 +33,9 @@ NOTES = 1  # the format of the notes on slices
 
 
 def into_planes(
-    root: Path,
+    manifest: Manifest,
     items: Sequence[Item],
     recipe: Recipe,
-    slices: Callable[[str], Slices],
     digests: Digests,
     notes: Path,
     report: Report,
@@ -47,14 +46,14 @@ def into_planes(
     """
 
     def look(item: Item) -> list[int]:
-        reading, rule = recipe.reading(item.site), slices(item.site)
+        reading, rule = recipe.reading(item.site), manifest.site(item.site).slices
         content = [digests[name] for name in recipe.files(item)]
         whole = json.dumps([NOTES, content, reading.identity(), rule.model_dump()])
         note = notes / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
         try:
             planes: list[int] = json.loads(note.read_text())
         except (OSError, ValueError):
-            planes = chosen_planes(item, open_with_masks(root, item, reading), rule)
+            planes = chosen_planes(item, open_with_masks(manifest.root, item, reading), rule)
             with named_errors(notes):
                 write_text(note, json.dumps(planes))
         return planes
@@ -68,7 +67,7 @@ def into_planes(
     for done, (item, chosen) in enumerate(zip(volumes, results, strict=True), 1):
         planes[item] = chosen or ()
         report(item.site, done, len(volumes))
-    found.raise_if_any(root)
+    found.raise_if_any(manifest.root)
     return [replace(item, plane=plane) for item in items for plane in planes.get(item, [None])]
 
 

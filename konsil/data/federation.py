@@ -66,7 +66,7 @@ def open_federation(
     names = dict.fromkeys(name for item in listing.items for name in recipe.files(item))
     digests = hash_files(source.root, list(names))
     notes = config.cache_folder / "planes"
-    items = into_planes(source.root, listing.items, recipe, source.slices, digests, notes, report)
+    items = into_planes(source.manifest, listing.items, recipe, digests, notes, report)
     items = draw_splits(items, *source.split, by_class=bool(recipe.classes))
     check_none_empty(items)
     sites = config.sites or sorted({item.site for item in items})

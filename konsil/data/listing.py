@@ -33,13 +33,9 @@ BY_FOLDER = "folder"  # labels: folder = the name of the image's folder is its c
 ALL_READABLE = f"{READABLE}, NIfTI, MetaImage, NRRD, DICOM"
 # MONAI's names of the parts of a datalist, and other people's
 PARTS = {
-    "training": "train",
-    "train": "train",
-    "validation": "val",
-    "valid": "val",
-    "val": "val",
-    "testing": "test",
-    "test": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
 Labels = str | Mapping[str, str]  # the mask or class; or a mask for every structure
 
@@ -238,7 +234,8 @@ class _SiteReader:
             if column is not None or key in there:  # the usual name, if nothing else is said
                 columns[key] = column or key
         self.knows_patients |= "patient" in columns
-        chosen = [row for row in rows if _chosen(row.cells, listed)]
+        where = {key: plain_label(value) for key, value in listed.where.items()}
+        chosen = [r for r in rows if where == {k: plain_label(r.cells.get(k, "")) for k in where}]
         labelled = [row for row in chosen if row.cells.get("label", "") is not None]
         for item in filter(None, (self._row_item(path, row, columns) for row in labelled)):
             if item.image in seen:
@@ -383,12 +380,6 @@ def _reading(path: Path, kind: str) -> Iterator[None]:
         raise DataError(f"{path}: no such file; a site's list is a CSV or datalist") from None
     except (OSError, ValueError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as {kind} ({error})") from None
-
-
-def _chosen(cells: Mapping[str, str], listed: Listed) -> bool:
-    return all(
-        plain_label(cells.get(key, "")) == plain_label(value) for key, value in listed.where.items()
-    )
 
 
 # --- splits from a file -----------------------------------------------------------------------

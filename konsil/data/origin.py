@@ -14,9 +14,9 @@ from konsil.data import synthetic
 from konsil.data.cache import folder_once
 from konsil.data.findings import Findings
 from konsil.data.listing import Listing, list_manifest, read_table
-from konsil.data.manifest import FederationFile, Manifest, Rows, Slices, read_manifest
+from konsil.data.manifest import FederationFile, Manifest, Rows, read_manifest
 from konsil.data.recipe import Recipe
-from konsil.data.sources import READABLE, SUFFIXES, Item, Row
+from konsil.data.sources import READABLE, SUFFIXES, Item, Row, visible
 from konsil.errors import DataError
 from konsil.tasks import targets_of
 
@@ -89,18 +89,10 @@ class FileSource:
         found.raise_if_any(path)
         return given or present
 
-    def labels_given(self) -> list[str] | None:
-        """Structures or classes, if they are written down; None: those that occur."""
-        return self.manifest.labels
-
     def channels_read(self) -> int:
         """As how many channels images are read: the experiment's, or the file's."""
         given = "channels" in self.config.model_fields_set
         return self.config.channels if given else self.manifest.content.channels
-
-    def slices(self, site: str) -> Slices:
-        """How a site's volumes become images."""
-        return self.manifest.site(site).slices
 
 
 def _check_task(task: TaskConfig, kind: str, described: str, else_do: str) -> None:
@@ -121,7 +113,7 @@ def _plain_manifest(config: FederationConfig, task: TaskConfig) -> Manifest:
         head |= {"structures": own.structures, "classes": own.classes, "channels": own.channels}
         head["patient"] = own.patient_pattern
     said: dict[str, Any] = {"structures": task.structures or None, "classes": task.classes}
-    said["patient"] = config.patient_pattern
+    said |= {"patient": config.patient_pattern}
     head |= {key: value for key, value in said.items() if value is not None}
     if folder is not None:
         return _of_folder(folder, head)
@@ -191,14 +183,8 @@ class _Contents(NamedTuple):
 
 def _look(root: Path, folder: str, found: Findings) -> _Contents:
     contents = _Contents([], [], set())
-    try:
-        entries = sorted(os.scandir(root / folder), key=lambda e: e.name)
-    except OSError as error:
-        raise DataError(f"{root / folder}: cannot be listed ({error.strerror})") from None
-    for entry in entries:
+    for entry in visible(root / folder):
         suffix = os.path.splitext(entry.name)[1].lower()
-        if entry.name.startswith("."):
-            continue
         if not os.path.exists(entry.path):
             where = Path(entry.path).relative_to(root).as_posix()
             found.add("link that leads nowhere", where, "mend the link or take it away")

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from unicodedata import normalize
 
-from konsil.data.sources import leaves_folder
-from konsil.errors import ConfigError, DataError
+from konsil.data.sources import leaves_folder, visible
+from konsil.errors import ConfigError
 
 STARS = {"**/": r"((?:.*/)?)", "**": r"(.*)", "*": r"([^/]*)", "?": r"([^/])"}
 TOKEN = re.compile(r"\*\*/|\*\*|\*|\?|\{[^{}]*\}|.", re.DOTALL)
@@ -35,20 +35,9 @@ class Pattern:
 
     def _search(self, root: Path, folder: str, *above: str) -> Iterator[tuple[str, Stars]]:
         real = os.path.realpath(root / folder)
-        if real in above:  # a link back to where we come from
+        if real in above or not os.path.isdir(real):  # a link back to where we come from
             return
-        try:
-            entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise DataError(
-                f"{root / folder}: cannot be listed ({error.strerror}); its images would be left "
-                "out unseen: check its permissions"
-            ) from None
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
+        for entry in visible(root / folder):
             path = f"{folder}/{entry.name}" if folder else entry.name
             match = self._regex.fullmatch(path)
             if match is not None:

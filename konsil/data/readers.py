@@ -152,19 +152,14 @@ def mask_values(mask: NDArray[Any]) -> dict[int, int]:
 
 def shrink(mask: NDArray[Any], size: int) -> NDArray[Any]:
     """The mask's values at size x size, each taken from the nearest pixel."""
-    height, width = mask.shape
-    values: NDArray[Any] = mask[_nearest(height, size)[:, None], _nearest(width, size)]
-    return values
+    centres = 2 * np.arange(size, dtype=np.int64) + 1  # of the target's pixels, in half pixels
+    rows, columns = (centres * length // (2 * size) for length in mask.shape)
+    return np.asarray(mask[rows[:, None], columns])
 
 
 def marked(values: NDArray[Any], codes: Codes, background: int) -> NDArray[np.bool_]:
     """Where a structure is."""
     return values != background if codes is None else np.isin(values, codes)
-
-
-def _nearest(length: int, size: int) -> NDArray[np.int64]:
-    """The source pixel under the centre of each target pixel."""
-    return (2 * np.arange(size, dtype=np.int64) + 1) * length // (2 * size)
 
 
 def _one_line(error: Exception) -> str:

@@ -48,6 +48,18 @@ class Row:
     alone: str = ""  # the patient, if nothing else is said; default: the image without its suffix
 
 
+def visible(folder: Path) -> list[os.DirEntry[str]]:
+    """What lies in a folder, in the order of names; hidden things are left alone."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be listed ({error.strerror}); its images would be left out unseen: "
+            "check its permissions"
+        ) from None
+    return [entry for entry in entries if not entry.name.startswith(".")]
+
+
 def leaves_folder(path: str) -> bool:
     """Whether a path leads out of the folder that it should be relative to."""
     normal = os.path.normpath(path)

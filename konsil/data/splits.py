@@ -108,16 +108,16 @@ def _assign(
     empty = list(fractions)
     for patient in order:
         allowed = empty if len(order) - len(splits) <= len(empty) else list(fractions)
-        needs = {split: _need(lacking[split], images[patient]) for split in allowed}
+        needs = {  # images of their classes first, then images of any class
+            split: (
+                sum(count * lacking[split][kind] for kind, count in images[patient].items()),
+                sum(lacking[split].values()),
+            )
+            for split in allowed
+        }
         choice = max(needs, key=needs.__getitem__)
         splits[patient] = choice
         empty = [split for split in empty if split != choice]
         for kind, count in images[patient].items():
             lacking[choice][kind] -= count
     return splits, max(abs(lack) for kinds in lacking.values() for lack in kinds.values())
-
-
-def _need(lacking: dict[str, float], images: Counter[str]) -> tuple[float, float]:
-    """How much a split wants these images: by their classes, then by images of any class."""
-    of_their_kind = sum(count * lacking[kind] for kind, count in images.items())
-    return of_their_kind, sum(lacking.values())

@@ -153,7 +153,7 @@ class SiteData:
         """Labels and channels, without opening an image."""
         source = find_source(experiment.federation, experiment.task)
         listing = source.listing([self.site])
-        given = source.labels_given()
+        given = source.manifest.labels
         labels = given or sorted({item.label for item in listing.items})
         if given is None and targets_of(experiment.task) == "masks":
             labels = source.recipe(listing.items).labels
@@ -163,7 +163,7 @@ class SiteData:
         """All of it, decoded into the site's own cache."""
         task = experiment.task
         source = find_source(experiment.federation, task)
-        if targets_of(task) == "classes" and source.labels_given() is None:
+        if targets_of(task) == "classes" and source.manifest.labels is None:
             task = task.model_copy(update={"classes": labels})
         return open_federation(experiment.federation, task)
 

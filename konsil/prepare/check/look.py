@@ -112,7 +112,7 @@ def _looker(source: FileSource) -> Callable[[Item], Seen | BadFile]:
     sites = source.manifest.content.sites
     channels = source.channels_read()
     readings = {site: source.manifest.reading(site) for site in sites}
-    slices = {site: source.slices(site) for site in sites}
+    slices = {site: source.manifest.site(site).slices for site in sites}
 
     def look(item: Item) -> Seen | BadFile:
         try:
