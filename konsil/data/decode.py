@@ -149,9 +149,10 @@ def _decode(root: Path, recipe: Recipe, digests: Digests, items: list[Item]) -> 
         else:
             target = opened.target(item.plane, recipe.size)
         planes.append((opened.image(item.plane, recipe.channels, recipe.size), target))
-    marked = frozenset(name for name, area in opened.areas.items() if area)
+    values = frozenset(value for mask in opened.masks for value in mask.counts)
+    areas = [area for mask in opened.masks for area in mask.areas().items()]
     brightest = int(opened.raw.max()) if opened.sixteen_bit else None
-    return _Decoded(planes, opened.values, marked, brightest)
+    return _Decoded(planes, values, frozenset(name for name, area in areas if area), brightest)
 
 
 def _reported(

@@ -19,7 +19,6 @@ from PIL import Image
 
 from konsil.data import readers
 from konsil.data.findings import BadFile
-from konsil.data.intensity import OF_VOLUMES, to_eight_bit
 from konsil.data.recipe import Reading, digest, mask_files
 from konsil.data.sources import SUFFIXES, Item
 from konsil.data.volumes import Volume, plane_spacing, planes, read_mask_volume, read_volume
@@ -64,16 +63,6 @@ class ImageWithMasks:
     spacing: tuple[float, float, float] | None  # volumes: mm between planes, rows, columns
     sixteen_bit: bool  # and not stretched to a window
     digests: dict[str, str]  # of every file that was opened
-
-    @property
-    def values(self) -> frozenset[int]:
-        """Mask values that occur, background left out."""
-        return frozenset(value for mask in self.masks for value in mask.counts)
-
-    @property
-    def areas(self) -> dict[str, int]:
-        """Marked pixels of each structure, over all planes."""
-        return {name: area for mask in self.masks for name, area in mask.areas().items()}
 
     def image(self, plane: int | None, channels: int, size: int) -> NDArray[np.uint8]:
         """One plane as the network sees it, [C, size, size]."""
@@ -122,7 +111,7 @@ class _Opener:
         image = readers.read_picture(data)
         if readers.is_wide_colour(data):  # Pillow would drop the lower half of the bits
             raw: NDArray[Any] = readers.read_wide_colour(self.root / self.item.image)
-            eight = Image.fromarray(to_eight_bit(raw, window or "full"))
+            eight = Image.fromarray(readers.to_eight_bit(raw, window or "full"))
         else:
             raw, eight = readers.intensities(image), readers.eight_bit(image, window)
         return ImageWithMasks(
@@ -153,7 +142,7 @@ class _Opener:
         self.digests[self.item.image] = digest(path)
         volume = read_volume(path, reading.channel, reading.series)
         raw = planes(volume.array, volume.affine, reading.view)
-        eight = to_eight_bit(raw, reading.window or OF_VOLUMES)
+        eight = readers.to_eight_bit(raw, reading.window or readers.OF_VOLUMES)
         row, column = plane_spacing(volume, reading.view)
         return ImageWithMasks(
             kind="volume",

@@ -155,10 +155,6 @@ class _SiteReader:
             self.found.add("pattern that matches no image", text, cure)
         return matches
 
-    def _images(self) -> dict[str, Stars]:
-        assert self.block.images is not None  # the block was checked to have images or a list
-        return self._find(self.block.images, "images")
-
     def _pairs(self) -> Iterator[Item]:
         labels = self.block.labels
         patterns = labels if isinstance(labels, dict) else {"": str(labels)}
@@ -166,7 +162,8 @@ class _SiteReader:
         files = {name: self._find(text, keys[name]) for name, text in patterns.items()}
         # Where masks lie beside their images, *.png matches both: what labels matches is no image.
         taken = {path for matches in files.values() for path in matches}
-        images = {path: stars for path, stars in self._images().items() if path not in taken}
+        found = self._find(str(self.block.images), "images")  # the block was checked to have both
+        images = {path: stars for path, stars in found.items() if path not in taken}
         masks = {
             name: self._by_stars(files[name], images, keys[name], text)
             for name, text in patterns.items()
@@ -212,7 +209,7 @@ class _SiteReader:
             cure = f"write labels: {BY_FOLDER}, or list: a CSV with a column for the class"
             self.found.add("classification without labels", f"{self.key}.labels", cure)
             return
-        for image, stars in self._images().items():
+        for image, stars in self._find(str(self.block.images), "images").items():
             label = self._class(PurePosixPath(image).parent.name, image)
             yield self._item(image, label, self._starred(image, stars))
 
@@ -260,7 +257,7 @@ class _SiteReader:
         if None in cells.values():
             return None
         image, labels = self._path(cells["image"], path), cells["label"]
-        said = cells.get("split") or row.split
+        said = cells.get("split", "")
         split = PARTS.get(said.lower(), "")
         if said and not split:
             cure = f"a split is one of {', '.join(SPLITS)}"
@@ -351,8 +348,9 @@ def _datalist(path: Path) -> list[Row]:
         if (part and part not in PARTS) or not isinstance(entries, list):
             continue  # a datalist also has a name, a licence, ...
         for number, entry in enumerate(entries):
-            where = f"{path}, {part or 'entry'} {number}"
-            rows.append(Row(where, _entry(entry, where), PARTS.get(part, "")))
+            where = f"{part or 'entry'} {number}"
+            given = {"split": part} if part else {}
+            rows.append(Row(where, given | _entry(entry, f"{path}, {where}")))
     if not rows:
         raise DataError(
             f"{path}: no entries; a datalist has lists called training, validation and test, whose "

@@ -24,8 +24,7 @@ from pydantic import (
 
 from konsil.config import Block, explain, parse_yaml
 from konsil.data.findings import Findings
-from konsil.data.intensity import Percentiles
-from konsil.data.readers import Codes
+from konsil.data.readers import Codes, Percentiles
 from konsil.data.recipe import UNNAMED, Reading
 from konsil.data.sources import Row
 from konsil.data.volumes import View
@@ -62,13 +61,6 @@ class PercentileWindow(Block):
     """Intensities from the darker to the brighter percentile of an image or volume."""
 
     percentiles: tuple[float, float]
-
-    @field_validator("percentiles")
-    @classmethod
-    def _order(cls, pair: tuple[float, float]) -> tuple[float, float]:
-        if not 0 <= pair[0] < pair[1] <= 100:
-            raise ValueError("two numbers from 0 to 100, the smaller first")
-        return pair
 
 
 class Shared(Block):
@@ -110,6 +102,10 @@ class Shared(Block):
     def _rising(cls, window: Any) -> Any:
         if isinstance(window, tuple) and not window[0] < window[1]:
             raise ValueError("darkest and brightest intensity, the smaller first")
+        if isinstance(window, PercentileWindow):
+            low, high = window.percentiles
+            if not 0 <= low < high <= 100:
+                raise ValueError("percentiles: two numbers from 0 to 100, the smaller first")
         return window
 
     @property

@@ -1,17 +1,17 @@
-"""Pictures: from the bytes of a file to values, and from there to the network's size."""
+"""From the bytes of a picture to values, 8 bit and the network's size."""
 
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from konsil.data.findings import BadFile
-from konsil.data.intensity import Window, to_eight_bit
 
 FORMATS = ("PNG", "JPEG", "BMP", "TIFF")
 Codes = tuple[int, ...] | None  # the mask values of a structure; None: every one but background
@@ -40,6 +40,19 @@ MARKS = (
     (0, b"<html", "a web page"),
     (0, b"\x93NUMPY", "a NumPy array"),
 )
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """From the darker to the brighter percentile of an image or volume."""
+
+    low: float
+    high: float
+
+
+Window = tuple[float, float] | Percentiles | Literal["full"]
+# MR has no absolute unit, and single bright voxels (vessels, coils) would darken all others.
+OF_VOLUMES = Percentiles(0.5, 99.5)
 
 
 def what_it_is(data: bytes) -> str | None:
@@ -173,3 +186,25 @@ def _sixteen_bit(image: Image.Image) -> NDArray[np.int64]:
         cure = "save it with 8 or 16 bit a pixel"
         raise BadFile("image of more than 16 bit a pixel", cure, f"{wide.min()} to {wide.max()}")
     return wide
+
+
+def to_eight_bit(values: NDArray[Any], window: Window) -> NDArray[np.uint8]:
+    """Linear between the window's ends, which become 0 and 255, cut off beyond them, rounded."""
+    low, high = map(float, _ends(values, window))
+    if high <= low:
+        return np.zeros(values.shape, np.uint8)
+    scaled = (values.astype(np.float32) - np.float32(low)) * np.float32(255 / (high - low))
+    return np.rint(scaled.clip(0, 255, out=scaled), out=scaled).astype(np.uint8)
+
+
+def _ends(values: NDArray[Any], window: Window) -> tuple[float, float]:
+    if isinstance(window, tuple):
+        return window
+    if isinstance(window, Percentiles):
+        low, high = np.percentile(values, [window.low, window.high])
+        if low < high:  # or most of it is background
+            return low, high
+    elif np.issubdtype(values.dtype, np.integer):
+        kind = np.iinfo(values.dtype)
+        return kind.min, kind.max
+    return values.min(), values.max()

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from konsil.data.findings import BadFile, Findings
-from konsil.data.intensity import Window
-from konsil.data.readers import Codes
+from konsil.data.readers import Codes, Window
 from konsil.data.sources import SUFFIXES, Item
 from konsil.data.volumes import View, is_volume, parts_of
 

@@ -44,7 +44,6 @@ class Row:
 
     where: str
     cells: Mapping[str, Any]  # texts; the label of a datalist may be a block, or None
-    split: str = ""
     alone: str = ""  # the patient, if nothing else is said; default: the image without its suffix
 
 

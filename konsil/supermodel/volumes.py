@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from konsil.data.findings import BadFile
-from konsil.data.intensity import OF_VOLUMES, Window, to_eight_bit
-from konsil.data.readers import fit
+from konsil.data.readers import OF_VOLUMES, Window, fit, to_eight_bit
 from konsil.data.volumes import View, Volume, from_planes, planes, read_volume, write_volume
 from konsil.errors import DataError
 from konsil.supermodel import GLOBAL, Answer, SuperModel

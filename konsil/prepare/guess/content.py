@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile
-from konsil.data.intensity import OF_VOLUMES
 from konsil.data.notes import DARK
-from konsil.data.readers import SIXTEEN_BIT, mask_values, read_mask, read_picture
+from konsil.data.readers import OF_VOLUMES, SIXTEEN_BIT, mask_values, read_mask, read_picture
 from konsil.data.recipe import THREADS
 from konsil.prepare.guess.draft import Draft, SiteDraft, some_of
 from konsil.prepare.guess.files import Unit
