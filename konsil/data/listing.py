@@ -126,9 +126,10 @@ class _SiteReader:
 
     def _usable(self, path: str) -> bool:
         """Whether a file or folder may be an image or mask; what is none is reported."""
-        full = self.manifest.root / path
-        there, named = full.exists(), path.lower().endswith((*SUFFIXES, *VOLUME_SUFFIXES))
-        if leaves_folder(path):
+        full, outside = self.manifest.root / path, leaves_folder(path)
+        there = not outside and full.exists()
+        named = path.lower().endswith((*SUFFIXES, *VOLUME_SUFFIXES))
+        if outside:
             what = "path that leaves the federation's folder"
             cure = "paths are relative and stay in the federation's folder: move or mend it"
         elif there and (named or full.is_dir()):
