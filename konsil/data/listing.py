@@ -131,7 +131,9 @@ class _SiteReader:
         named = path.lower().endswith((*SUFFIXES, *VOLUME_SUFFIXES))
         if outside:
             what = "path that leaves the federation's folder"
-            cure = "paths are relative and stay in the federation's folder: move or mend it"
+            cure = (
+                "paths are relative and stay in the federation's folder: move the file or mend it"
+            )
         elif there and (named or full.is_dir()):
             return True
         elif there:
