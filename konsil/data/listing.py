@@ -37,7 +37,6 @@ PARTS = {
     **dict.fromkeys(("val", "valid", "validation"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-Labels = str | Mapping[str, str]  # the mask or class; or a mask for every structure
 
 
 @dataclass(frozen=True)
@@ -76,6 +75,7 @@ class _SiteReader:
     def __init__(self, manifest: Manifest, site: str, found: Findings) -> None:
         self.manifest, self.site, self.found = manifest, site, found
         self.block = manifest.site(site)
+        self.listed = self.block.list or Listed(file=manifest.path.name)  # patterns: all beside it
         self.key = f"sites.{site}"
         self.classes = manifest.class_of(site)
         self.patient_key = manifest.key(f"{self.key}.patient", "federation.patient_pattern")
@@ -85,19 +85,93 @@ class _SiteReader:
 
     def items(self, seen: set[str]) -> Iterator[Item]:
         """Its images; a list must not name those that were `seen`."""
-        if self.block.list is not None:
-            yield from self._listed(self.block.list, seen)
-        elif self.manifest.task == "classification":
-            yield from self._in_folders()
-        else:
-            yield from self._pairs()
+        listed = self.listed
+        if leaves_folder(listed.file):
+            self._usable(listed.file)  # reports it
+            return
+        rows = self._rows()
+        there = {column for row in rows for column in row.cells}
+        columns = {"image": listed.image, "label": listed.label}
+        for key, column in (("patient", listed.patient), ("split", listed.split)):
+            if column is not None or key in there:  # the usual name, if nothing else is said
+                columns[key] = column or key
+        self.knows_patients |= "patient" in columns
+        where = {key: plain_label(value) for key, value in listed.where.items()}
+        chosen = [r for r in rows if where == {k: plain_label(r.cells.get(k, "")) for k in where}]
+        labelled = [row for row in chosen if row.cells.get("label", "") is not None]
+        for item in filter(None, (self._item(row, columns) for row in labelled)):
+            if item.image in seen:
+                self.found.add("image listed twice", item.image, "keep one row an image")
+            seen.add(item.image)
+            yield item
+        if len(labelled) < len(chosen):
+            count = len(chosen) - len(labelled)
+            self.notes.append(f"site {self.site}: {count} entries without a label left out")
+        if listed.where and not chosen:
+            wanted = ", ".join(f"{k} = {v}" for k, v in listed.where.items())
+            where_not = f"{os.path.basename(listed.file)}: {wanted}"
+            self.found.add("list without a row for its site", where_not, "mend it")
 
-    def _item(self, image: str, labels: Labels, patient: str, split: str = "") -> Item:
-        if isinstance(labels, str):
-            return Item(self.site, image, labels, patient, split)
-        names = [name for name in self.manifest.labels or labels if name in labels]
-        masks = tuple((name, labels[name]) for name in names)
-        return Item(self.site, image, "", patient, split, masks=masks)
+    def _rows(self) -> Sequence[Row]:
+        if self.manifest.rows is not None:
+            return self.manifest.rows(self.site, self.found)
+        if self.block.list is None:
+            segmentation = self.manifest.task == "segmentation"
+            return list(self._pairs() if segmentation else self._in_folders())
+        path = self.manifest.root / self.listed.file
+        return _datalist(path) if path.suffix.lower() == ".json" else read_table(path)[1]
+
+    def _item(self, row: Row, columns: Mapping[str, str]) -> Item | None:
+        where = f"{os.path.basename(self.listed.file)}, {row.where}"
+        cells = {key: self._cell(where, row, column, key) for key, column in columns.items()}
+        if None in cells.values():
+            return None
+        image, label = self._path(cells["image"]), cells["label"]
+        said = cells.get("split", "")
+        split = PARTS.get(said.lower(), "")
+        if said and not split:
+            cure = f"a split is one of {', '.join(SPLITS)}"
+            self.found.add("unknown split", f"{where}: {said}", cure)
+        patient = cells.get("patient") or self._patient(image, row.alone or without_suffix(image))
+        if not self._usable(image):
+            return None
+        if self.manifest.task == "classification":
+            return Item(self.site, image, self._class(str(label), image), patient, split)
+        masks = self._masks(image, label if isinstance(label, dict) else {"": label})
+        if masks is None:
+            return None
+        alone = masks.pop("", "")
+        return Item(self.site, image, alone, patient, split, masks=tuple(masks.items()))
+
+    def _masks(self, image: str, given: Mapping[str, Any]) -> dict[str, str] | None:
+        """The masks by structure, in their order; a mask of all structures is that of ""."""
+        names = [""] if "" in given else self.manifest.labels or []
+        if set(given) != set(names):
+            cure = f"structures in {self.manifest.path.name} names {', '.join(names) or 'none'}"
+            where = f"{image}: {', '.join(given)}"
+            self.found.add("labels of other structures than the file's", where, cure)
+            return None
+        masks = {name: self._path(str(given[name])) for name in names}
+        there = [self._usable(mask) for mask in masks.values()]  # every missing one is reported
+        return masks if all(there) else None
+
+    def _cell(self, where: str, row: Row, column: str, key: str) -> Any:
+        try:
+            text = column.format_map(row.cells) if "{" in column else row.cells[column]
+        except (KeyError, ValueError, IndexError):
+            names = ", ".join(row.cells)
+            cure = f"set {self.key}.list.{key} to a column, or a template of columns: {names}"
+            self.found.add(f"missing column for the {key}", where.split(",")[0], cure)
+            return None
+        if isinstance(text, str) and not text.strip():
+            self.found.add("row with an empty cell", f"{where}: {column}", "fill it in")
+            return None
+        return text
+
+    def _path(self, text: str) -> str:
+        """A path of a list starts at the list's folder; here all start at the manifest's."""
+        path = os.path.join(os.path.dirname(self.listed.file), text)
+        return os.path.normpath(path).replace(os.sep, "/")
 
     def _patient(self, image: str, alone: str) -> str:
         """Group 1 of the pattern; `alone` if every image is its own patient.
@@ -126,20 +200,20 @@ class _SiteReader:
 
     def _usable(self, path: str) -> bool:
         """Whether a file or folder may be an image or mask; what is none is reported."""
-        full, outside = self.manifest.root / path, leaves_folder(path)
-        there = not outside and full.exists()
+        full, outside = os.path.join(self.manifest.root, path), leaves_folder(path)
+        there = not outside and os.path.exists(full)
         named = path.lower().endswith((*SUFFIXES, *VOLUME_SUFFIXES))
         if outside:
             what = "path that leaves the federation's folder"
             cure = (
                 "paths are relative and stay in the federation's folder: move the file or mend it"
             )
-        elif there and (named or full.is_dir()):
+        elif there and (named or os.path.isdir(full)):
             return True
         elif there:
             what = "file that is no image by its name"
             cure = f"images and masks are {ALL_READABLE}: mend the pattern or the file"
-        elif full.is_symlink():
+        elif os.path.islink(full):
             what, cure = "link that leads nowhere", "mend the link or take it away"
         else:
             what = "missing file"
@@ -158,7 +232,7 @@ class _SiteReader:
             self.found.add("pattern that matches no image", text, cure)
         return matches
 
-    def _pairs(self) -> Iterator[Item]:
+    def _pairs(self) -> Iterator[Row]:
         labels = self.block.labels
         patterns = labels if isinstance(labels, dict) else {"": str(labels)}
         keys = {name: f"labels.{name}" if name else "labels" for name in patterns}
@@ -174,7 +248,7 @@ class _SiteReader:
         for image, stars in images.items():
             if all(image in mask for mask in masks.values()):
                 own = {name: mask[image] for name, mask in masks.items()}
-                yield self._item(image, own.get("", own), self._starred(image, stars))
+                yield _starred(image, own.get("", own), stars)
 
     def _by_stars(
         self, masks: dict[str, Stars], images: dict[str, Stars], key: str, text: str
@@ -207,103 +281,18 @@ class _SiteReader:
             self.found.add("mask without an image", mask, cure)
         return pairs
 
-    def _in_folders(self) -> Iterator[Item]:
+    def _in_folders(self) -> Iterator[Row]:
         if self.block.labels != BY_FOLDER:
             cure = f"write labels: {BY_FOLDER}, or list: a CSV with a column for the class"
             self.found.add("classification without labels", f"{self.key}.labels", cure)
             return
         for image, stars in self._find(str(self.block.images), "images").items():
-            label = self._class(PurePosixPath(image).parent.name, image)
-            yield self._item(image, label, self._starred(image, stars))
+            yield _starred(image, PurePosixPath(image).parent.name, stars)
 
-    def _starred(self, image: str, stars: Stars) -> str:
-        """Without a pattern the stars name the patient: the splits of a plain folder then stay."""
-        return self._patient(image, without_suffix("/".join(stars) or image))
 
-    # --- from a list ---
-
-    def _listed(self, listed: Listed, seen: set[str]) -> Iterator[Item]:
-        path = self.manifest.root / listed.file
-        if leaves_folder(listed.file):
-            self._usable(listed.file)  # reports it
-            return
-        rows = self._rows(path)
-        there = {column for row in rows for column in row.cells}
-        columns = {"image": listed.image, "label": listed.label}
-        for key, column in (("patient", listed.patient), ("split", listed.split)):
-            if column is not None or key in there:  # the usual name, if nothing else is said
-                columns[key] = column or key
-        self.knows_patients |= "patient" in columns
-        where = {key: plain_label(value) for key, value in listed.where.items()}
-        chosen = [r for r in rows if where == {k: plain_label(r.cells.get(k, "")) for k in where}]
-        labelled = [row for row in chosen if row.cells.get("label", "") is not None]
-        for item in filter(None, (self._row_item(path, row, columns) for row in labelled)):
-            if item.image in seen:
-                self.found.add("image listed twice", item.image, "keep one row an image")
-            seen.add(item.image)
-            yield item
-        if len(labelled) < len(chosen):
-            count = len(chosen) - len(labelled)
-            self.notes.append(f"site {self.site}: {count} entries without a label left out")
-        if listed.where and not chosen:
-            wanted = ", ".join(f"{k} = {v}" for k, v in listed.where.items())
-            self.found.add("list without a row for its site", f"{path.name}: {wanted}", "mend it")
-
-    def _rows(self, path: Path) -> Sequence[Row]:
-        if self.manifest.rows is not None:
-            return self.manifest.rows(self.site, self.found)
-        return _datalist(path) if path.suffix.lower() == ".json" else read_table(path)[1]
-
-    def _row_item(self, path: Path, row: Row, columns: Mapping[str, str]) -> Item | None:
-        where = f"{path.name}, {row.where}"
-        cells = {key: self._cell(where, row, column, key) for key, column in columns.items()}
-        if None in cells.values():
-            return None
-        image, labels = self._path(cells["image"], path), cells["label"]
-        said = cells.get("split", "")
-        split = PARTS.get(said.lower(), "")
-        if said and not split:
-            cure = f"a split is one of {', '.join(SPLITS)}"
-            self.found.add("unknown split", f"{where}: {said}", cure)
-        patient = cells.get("patient") or self._patient(image, row.alone or without_suffix(image))
-        if not self._usable(image):
-            return None
-        if self.manifest.task == "classification":
-            return self._item(image, self._class(str(labels), image), patient, split)
-        masks = self._masks(image, labels, path)
-        return None if masks is None else self._item(image, masks, patient, split)
-
-    def _masks(self, image: str, labels: Labels, path: Path) -> Labels | None:
-        if isinstance(labels, str):
-            mask = self._path(labels, path)
-            return mask if self._usable(mask) else None
-        names = self.manifest.labels or []
-        if set(labels) != set(names):
-            cure = f"structures in {self.manifest.path.name} names {', '.join(names) or 'none'}"
-            where = f"{image}: {', '.join(labels)}"
-            self.found.add("labels of other structures than the file's", where, cure)
-            return None
-        masks = {name: self._path(str(labels[name]), path) for name in names}
-        there = [self._usable(mask) for mask in masks.values()]  # every missing one is reported
-        return masks if all(there) else None
-
-    def _cell(self, where: str, row: Row, column: str, key: str) -> Any:
-        try:
-            text = column.format_map(row.cells) if "{" in column else row.cells[column]
-        except (KeyError, ValueError, IndexError):
-            names = ", ".join(row.cells)
-            cure = f"set {self.key}.list.{key} to a column, or a template of columns: {names}"
-            self.found.add(f"missing column for the {key}", where.split(",")[0], cure)
-            return None
-        if isinstance(text, str) and not text.strip():
-            self.found.add("row with an empty cell", f"{where}: {column}", "fill it in")
-            return None
-        return text
-
-    def _path(self, text: str, listed_in: Path) -> str:
-        """A path of a list starts at the list's folder; here all start at the manifest's."""
-        folder = listed_in.parent.relative_to(self.manifest.root)
-        return Path(os.path.normpath(folder / text)).as_posix()
+def _starred(image: str, label: str | dict[str, str], stars: Stars) -> Row:
+    """The stars name the patient if nothing else does: the splits of a plain folder then stay."""
+    return Row("", {"image": image, "label": label}, without_suffix("/".join(stars) or image))
 
 
 def _patient_pattern(pattern: str | None, key: str) -> re.Pattern[str] | None:
