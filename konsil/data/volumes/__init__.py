@@ -15,8 +15,7 @@ from konsil.data.volumes.formats import (
     ITK,
     NIFTI,
     data_file,
-    read_itk,
-    read_nifti,
+    read_file,
     suffix_of,
     write_volume,
 )
@@ -66,13 +65,10 @@ def read_volume(path: Path, channel: int | None = None, series: str | None = Non
     in the SeriesDescription) one of the series of a folder.
     """
     parts_of(path)  # so that a missing data file is said in our words
-    suffix = suffix_of(path)
-    if suffix in NIFTI and not path.is_dir():
-        volume = read_nifti(path, channel)
-    elif suffix in ITK and not path.is_dir():
-        volume = read_itk(path, channel)
-    else:
+    if path.is_dir() or suffix_of(path) not in (*NIFTI, *ITK):
         volume = read_dicom(path, series)
+    else:
+        volume = read_file(path, channel)
     _check(volume)
     return volume
 
