@@ -10,12 +10,14 @@ import difflib
 import importlib
 import inspect
 import re
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
 from konsil.errors import ConfigError, suggestion
+
+if TYPE_CHECKING:
+    from konsil.networks.spec import NetworkSpec
 
 # What constructors call the channels of the image, and those of the logits.
 IN_CHANNELS = ("in_channels", "input_channels", "n_input_channels", "n_channels", "in_chans")
@@ -52,24 +54,22 @@ def _what_instead(module: Any, name: str) -> str:
     return f"it is no class of networks (a subclass of torch.nn.Module){hint}"
 
 
-def arguments_of(
-    cls: type[nn.Module],
-    given: Mapping[str, Any],
-    in_channels: int,
-    outputs: int,
-    image_size: int,
-) -> dict[str, Any]:
+def arguments_of(cls: type[nn.Module], spec: NetworkSpec) -> dict[str, Any]:
     """What was given, and what follows from the federation and is not given."""
     signature = inspect.signature(cls)
     takes = signature.parameters
     known = {
-        **dict.fromkeys(IN_CHANNELS, in_channels),
-        **dict.fromkeys(OUTPUTS, outputs),
-        **dict.fromkeys(IMAGE_SIZE, image_size),
+        **dict.fromkeys(IN_CHANNELS, spec.in_channels),
+        **dict.fromkeys(OUTPUTS, spec.outputs),
+        **dict.fromkeys(IMAGE_SIZE, spec.image_size),
         "spatial_dims": 2,  # MONAI's networks are for two dimensions and for three
     }
-    filled = {name: value for name, value in known.items() if name in takes} | dict(given)
-    _check_names(cls, given, takes)
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in takes.values())
+    for key in spec.arguments:
+        if key not in takes and not takes_all:
+            hint = suggestion(key, ["target", *takes])
+            raise ConfigError(f"network.{key}: {cls.__name__} has no such argument; {hint}")
+    filled = {name: value for name, value in known.items() if name in takes} | spec.arguments
     try:
         signature.bind(**filled)
     except TypeError as error:
@@ -77,14 +77,3 @@ def arguments_of(
             f"network.target: {cls.__name__} is built with more ({error}); give it beside target"
         ) from None
     return filled
-
-
-def _check_names(
-    cls: type[nn.Module], given: Mapping[str, Any], takes: Mapping[str, inspect.Parameter]
-) -> None:
-    if any(one.kind is one.VAR_KEYWORD for one in takes.values()):
-        return
-    for key in given:
-        if key not in takes:
-            hint = suggestion(key, ["target", *takes])
-            raise ConfigError(f"network.{key}: {cls.__name__} has no such argument; {hint}")

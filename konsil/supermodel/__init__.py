@@ -17,7 +17,7 @@ from torch import Tensor
 
 from konsil.errors import ConfigError, DataError, StateError
 from konsil.networks import NetworkSpec, build_network, check_spec
-from konsil.networks.outputs import TO_PROBABILITIES, blended
+from konsil.networks.outputs import TARGETS, blended
 from konsil.weights import BoundNetwork, Weights
 
 FORMAT = 1
@@ -43,8 +43,8 @@ class Facts:
 
     def __post_init__(self) -> None:
         given = self.targets or ("masks" if self.task == "segmentation" else "classes")
-        if given not in TO_PROBABILITIES:
-            raise ValueError(f"targets = {given!r}: one of {', '.join(TO_PROBABILITIES)}")
+        if given not in TARGETS:
+            raise ValueError(f"targets = {given!r}: one of {', '.join(TARGETS)}")
         object.__setattr__(self, "targets", given)
 
 
