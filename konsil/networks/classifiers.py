@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -131,7 +132,7 @@ def small(in_channels: int, outputs: int, norm: str) -> Classifier:
     norm layer over one image cannot see its scale.
     """
     layers: list[nn.Module] = []
-    for width, channels in zip((in_channels, *SMALL_WIDTHS), SMALL_WIDTHS, strict=False):
+    for width, channels in pairwise((in_channels, *SMALL_WIDTHS)):
         layers += norm_block(width, channels, norm, stride=2)
     body = nn.Sequential(*layers, _global_average_pool())
     return Classifier(body, nn.Linear(SMALL_WIDTHS[-1], outputs))
@@ -161,9 +162,7 @@ class FixedFeatures(nn.Module):
     def __init__(self, in_channels: int) -> None:
         super().__init__()
         self.layers = len(FEATURE_WIDTHS)
-        for number, (width, channels) in enumerate(
-            zip((in_channels, *FEATURE_WIDTHS), FEATURE_WIDTHS, strict=False)
-        ):
+        for number, (width, channels) in enumerate(pairwise((in_channels, *FEATURE_WIDTHS))):
             scale = (2 / (9 * width)) ** 0.5
             self.register_buffer(f"filters{number}", torch.randn(channels, width, 3, 3) * scale)
             self.register_buffer(f"offsets{number}", torch.randn(channels) * 0.3)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -58,8 +60,7 @@ class ClassicUNet(nn.Module):
         super().__init__()
         widths = [width * 2**level for level in range(5)]
         self.down = nn.ModuleList(
-            _double(i, o, norm)
-            for i, o in zip([in_channels, *widths[:-1]], widths[:-1], strict=False)
+            _double(above, below, norm) for above, below in pairwise([in_channels, *widths[:-1]])
         )
         self.bottom = _double(widths[-2], widths[-1], norm)
         self.grow = nn.ModuleList(

@@ -1,16 +1,20 @@
-"""What every task has: a loss and metrics, and no idea of federations."""
+"""What every task has, and a task from the block `task` of an experiment file.
+
+A task is a loss and metrics; it has no idea of federations.
+"""
 
 from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
+from pydantic import ValidationError
 
-from konsil.config import Block, Targets
-from konsil.errors import ConfigError
+from konsil.config import Block, Targets, TaskConfig, explain, keys_of
+from konsil.errors import ConfigError, suggestion
 from konsil.registry import Registry
 
 if TYPE_CHECKING:  # who only asks for a task's targets does not wait for torch
@@ -67,11 +71,15 @@ class Task(ABC):
 
     def summarise(self, columns: dict[str, np.ndarray]) -> dict[str, float]:
         """Metric -> value over the images of these columns; what they cannot give is left out."""
-        return {
-            metric: float(np.mean(columns[metric]))
-            for metric in self.metrics
-            if len(columns.get(metric, ()))
-        }
+        given = [metric for metric in self.metrics if len(columns.get(metric, ()))]
+        return {metric: float(np.mean(columns[metric])) for metric in given}
+
+
+# What names the labels of each kind of targets, and how many of them a task needs.
+LABELS: dict[Targets, tuple[str, int, str]] = {
+    "masks": ("structures", 1, "one structure"),
+    "classes": ("classes", 2, "two classes"),
+}
 
 
 def _check(name: str, cls: type[Task]) -> None:
@@ -81,10 +89,8 @@ def _check(name: str, cls: type[Task]) -> None:
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(cls.__abstractmethods__))
         raise ConfigError(f"task {name}: {cls.__name__} has no {missing}")
-    if getattr(cls, "targets", None) not in get_args(Targets):
-        raise ConfigError(
-            f"task {name}: {cls.__name__}.targets must be one of {', '.join(get_args(Targets))}"
-        )
+    if getattr(cls, "targets", None) not in LABELS:
+        raise ConfigError(f"task {name}: {cls.__name__}.targets must be one of {', '.join(LABELS)}")
 
 
 TASKS: Registry[type[Task]] = Registry("task", "konsil.tasks", _check)
@@ -100,3 +106,43 @@ def task(name: str) -> Callable[[T], T]:
         return cls
 
     return register
+
+
+# --- from an experiment file --------------------------------------------------------------------
+
+
+def targets_of(config: TaskConfig) -> Targets:
+    """What the task learns from: masks, or the class of an image."""
+    return TASKS.find(config.name, "task.name").targets
+
+
+def task_settings(config: TaskConfig) -> TaskSettings:
+    """The task's own settings, checked."""
+    cls = TASKS.find(config.name, "task.name")
+    own = LABELS[cls.targets][0]
+    (other,) = {key for key, *_ in LABELS.values()} - {own}
+    if getattr(config, other):
+        raise ConfigError(f"task.{other}: {config.name} learns from {cls.targets}; give {own}")
+    known = {*keys_of(TaskConfig), *keys_of(cls.Settings)} - {other}
+    for key in config.settings:
+        if key not in known:
+            raise ConfigError(f"task.{key}: unknown key; {suggestion(key, list(known))}")
+    try:
+        return cls.Settings.model_validate(config.settings)
+    except ValidationError as error:
+        raise ConfigError(explain(error, "task", cls.Settings)) from None
+
+
+def make_task(config: TaskConfig, labels: Sequence[str]) -> Task:
+    """The task of an experiment file; labels are its structures or classes, in order."""
+    settings, cls = task_settings(config), TASKS.find(config.name, "task.name")
+    _, fewest, words = LABELS[cls.targets]
+    if len(labels) < fewest:
+        raise ConfigError(f"task: {config.name} needs at least {words}, found {list(labels)}")
+    made = cls(labels, settings)
+    metrics = list(getattr(made, "metrics", ()))
+    if getattr(made, "main_metric", None) not in metrics:
+        raise ConfigError(
+            f"task {config.name}: main_metric must be one of its metrics, and those are {metrics}"
+        )
+    return made
