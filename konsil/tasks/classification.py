@@ -9,7 +9,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from konsil.tasks.base import Task, TaskSettings, task
+from konsil.tasks import Task, TaskSettings, task
 
 
 class ClassificationSettings(TaskSettings):

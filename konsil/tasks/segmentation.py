@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from konsil.tasks.base import Task, TaskSettings, task
+from konsil.tasks import Task, TaskSettings, task
 
 
 class SegmentationSettings(TaskSettings):

@@ -96,14 +96,15 @@ def wobble(angle: Array, amplitudes: Array, phases: Array) -> Array:
     return np.interp(angle, turn, outline)
 
 
-def to_bytes(picture: Array) -> Bytes:
-    """[0, 1], channels first or grey, as 8-bit values with the channels last."""
+def to_bytes(picture: Array, jpeg: int | None = None) -> Bytes:
+    """[0, 1], channels first or grey, as 8-bit values with the channels last.
+
+    `jpeg`: the quality with which an archive stored it, with losses.
+    """
     levels = np.round(np.clip(picture, 0.0, 1.0) * 255.0).astype(np.uint8)
-    return np.ascontiguousarray(levels.transpose(1, 2, 0) if levels.ndim == 3 else levels)
-
-
-def through_jpeg(picture: Bytes, quality: int) -> Bytes:
-    """The picture after an archive stored it with losses."""
+    levels = np.ascontiguousarray(levels.transpose(1, 2, 0) if levels.ndim == 3 else levels)
+    if jpeg is None:
+        return levels
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "JPEG", quality=quality)
+    Image.fromarray(levels).save(buffer, "JPEG", quality=jpeg)
     return np.asarray(Image.open(buffer))
