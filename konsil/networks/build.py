@@ -11,8 +11,7 @@ from torch.nn.modules.conv import _ConvNd
 from konsil.errors import ConfigError
 from konsil.networks.classifiers import Classifier
 from konsil.networks.layers import PerImageNorm
-from konsil.networks.spec import NetworkSpec, check_spec
-from konsil.networks.target import arguments_of, target_class
+from konsil.networks.spec import NetworkSpec, arguments_of, check_spec, target_class
 
 
 class Network(nn.Module):

@@ -161,7 +161,6 @@ class FixedFeatures(nn.Module):
 
     def __init__(self, in_channels: int) -> None:
         super().__init__()
-        self.layers = len(FEATURE_WIDTHS)
         for number, (width, channels) in enumerate(pairwise((in_channels, *FEATURE_WIDTHS))):
             scale = (2 / (9 * width)) ** 0.5
             self.register_buffer(f"filters{number}", torch.randn(channels, width, 3, 3) * scale)
@@ -172,7 +171,7 @@ class FixedFeatures(nn.Module):
         """[B, size] of images in [0, 1]."""
         found = [*_mean_and_deviation(images), F.adaptive_avg_pool2d(images, THUMBNAIL).flatten(1)]
         x = 2 * images - 1
-        for number in range(self.layers):
+        for number in range(len(FEATURE_WIDTHS)):
             filters = self.get_buffer(f"filters{number}")
             offsets = self.get_buffer(f"offsets{number}")
             x = F.relu(F.conv2d(x, filters, offsets, stride=2, padding=1))

@@ -11,14 +11,7 @@ import numpy as np
 
 from konsil.data.findings import BadFile
 from konsil.data.volumes.dicom import read_dicom
-from konsil.data.volumes.formats import (
-    ITK,
-    NIFTI,
-    data_file,
-    read_file,
-    suffix_of,
-    write_volume,
-)
+from konsil.data.volumes.formats import ITK, NIFTI, data_file, read_file, suffix_of, write_volume
 from konsil.data.volumes.grid import View, Volume, from_planes, plane_spacing, planes
 from konsil.data.volumes.headers import files_of
 from konsil.data.volumes.masks import read_mask_volume
