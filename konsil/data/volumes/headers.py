@@ -168,7 +168,8 @@ def slices_of(header: Header) -> list[Slice]:
     with naming(header.path):
         try:
             return list(_slices(header))
-        except (ValueError, TypeError, AttributeError, OverflowError):  # numbers that are none
+        # Numbers that are none, or of a kind that is none.
+        except (ValueError, TypeError, AttributeError, OverflowError, NotImplementedError):
             raise unreadable(header.path, "DICOM") from None
 
 
