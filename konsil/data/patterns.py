@@ -31,6 +31,12 @@ class Pattern:
         """Matching files and folders below the root with their stars, in the order of names."""
         yield from self._search(root, self._fixed_part(), ())
 
+    def stars(self, path: str) -> Stars | None:
+        """What the stars stand for in a path; None if it does not match."""
+        match = self._regex.fullmatch(path)
+        # a Mac writes an umlaut as two characters, others as one
+        return match and tuple(normalize("NFC", star) for star in match.groups())
+
     def _fixed_part(self) -> str:
         """The folders before the first star: nothing else needs to be walked."""
         fixed = re.split(r"[*?{]", self.text, maxsplit=1)[0]
@@ -55,10 +61,9 @@ class Pattern:
             if entry.name.startswith("."):
                 continue
             path = f"{folder}/{entry.name}" if folder else entry.name
-            match = self._regex.fullmatch(path)
-            if match is not None:
-                # a Mac writes an umlaut as two characters, others as one
-                yield path, tuple(normalize("NFC", star) for star in match.groups())
+            stars = self.stars(path)
+            if stars is not None:
+                yield path, stars
             elif entry.is_dir():
                 yield from self._search(root, path, (*above, real))
 

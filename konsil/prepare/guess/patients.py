@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
 
+from konsil.data.sources import without_suffix
 from konsil.prepare.guess.draft import Draft, SiteDraft
 from konsil.prepare.guess.rules import PATIENTS
-from konsil.prepare.guess.tables import Table, as_list, patients_in
+from konsil.prepare.guess.tables import Table
 
 FEWEST = 3  # patients of a site: one each to train, to validate and to test
 IMAGES_EACH = 1.5  # on average, or a pattern says nothing
@@ -18,79 +20,82 @@ LARGEST = 0.6  # of a site's images, by one patient
 def add_patients(draft: Draft, tables: Sequence[Table]) -> None:
     """A pattern for every site whose names tell, or the table that knows better."""
     agreeing: set[str] = set()  # tables
-    guessed: list[str] = []  # sites
+    guessed: list[SiteDraft] = []
     in_vain: list[str] = []
     for site in draft.sites:
-        table, truth = patients_in(tables, site)
+        named = [(t, t.naming(site)[1]) for t in tables if "patient" in t.roles]
+        table, rows = next(((t, rows) for t, rows in named if rows), (None, {}))
+        truth = {path: row[table.roles["patient"]] for path, row in rows.items()} if table else {}
         if "patient" not in site.settings and "list" not in site.keys:
-            pattern = _pattern(site, truth)
-            if pattern is not None:
-                site.settings["patient"] = pattern
-            elif len(set(truth.values())) < len(truth):
-                _use_table(draft, site, tables, table)
-        if "patient" in site.settings and truth:
-            agreeing.add(table)
-        elif not truth:
-            (guessed if "patient" in site.settings else in_vain).append(site.name)
-    _comment(draft, sorted(agreeing), guessed, in_vain)
+            site.settings |= _pattern(site, truth)
+            if table and "patient" not in site.settings and len({*truth.values()}) < len(truth):
+                _use_table(draft, site, table)
+        if "patient" not in site.settings:
+            in_vain += [] if table else [site.name]
+        elif table:
+            agreeing.add(table.path)
+        else:
+            guessed.append(site)
+    _comment(draft, ", ".join(sorted(agreeing)), guessed, in_vain)
 
 
-def _use_table(draft: Draft, site: SiteDraft, tables: Sequence[Table], table: str) -> None:
-    if as_list(tables, site):
-        draft.found.append(f"{site.name}: the patients are in {table}, not in file names")
+def _use_table(draft: Draft, site: SiteDraft, table: Table) -> None:
+    if table.take_over(site):
+        draft.found.append(f"{site.name}: the patients are in {table.path}, not in file names")
     else:
         draft.to_do.append(
-            f"{site.name}: {table} knows the patients, but no pattern in the file names agrees "
-            "with it: give a `list` with the columns image, label, patient"
+            f"{site.name}: {table.path} knows the patients, but no pattern in the file names "
+            "agrees with it: give a `list` with the columns image, label, patient"
         )
 
 
-def _pattern(site: SiteDraft, truth: Mapping[str, str]) -> str | None:
+def _pattern(site: SiteDraft, truth: Mapping[str, str]) -> dict[str, str]:
     """The first pattern that divides the images as the table does, or else that makes sense."""
-    known = [truth[unit.path] for unit in site.images if unit.path in truth]
-    if known and len(set(known)) == len(known):
-        return None  # every image is another patient, which needs no pattern
+    paths = [item.image for item in site.items]
+    if truth and len(set(truth.values())) == len(truth):
+        return {}  # every image is another patient, which needs no pattern
     for pattern, _ in PATIENTS:
-        matches = [re.search(pattern, unit.stem) for unit in site.images]
-        groups = [match.group(1) for match in matches if match]
-        if len(groups) < len(matches):
+        matches = {path: re.search(pattern, _stem(path)) for path in paths}
+        groups = {path: match.group(1) for path, match in matches.items() if match}
+        if len(groups) < len(paths):
             continue
-        own = [g for g, unit in zip(groups, site.images, strict=True) if unit.path in truth]
-        if _same_partition(own, known) if truth else _makes_sense(site, groups):
-            return pattern
-    return None
+        known = {path: groups[path] for path in truth}
+        if _alike(known, truth) if truth else _makes_sense(groups):
+            return {"patient": pattern}
+    return {}
 
 
-def _same_partition(one: Sequence[object], other: Sequence[object]) -> bool:
-    pairs = set(zip(one, other, strict=True))
-    return len(pairs) == len(set(one)) == len(set(other))
+def _stem(path: str) -> str:
+    return PurePosixPath(without_suffix(path)).name
 
 
-def _makes_sense(site: SiteDraft, groups: list[str]) -> bool:
+def _alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether both divide the same paths into the same groups."""
+    pairs = {(one[path], other[path]) for path in one}
+    return len(pairs) == len(set(one.values())) == len(set(other.values()))
+
+
+def _makes_sense(groups: Mapping[str, str]) -> bool:
     """Enough patients, none too large; and `normal/normal_01` repeats the folder."""
-    sizes = Counter(groups)
+    sizes = Counter(groups.values())
     enough = len(sizes) >= FEWEST and len(groups) >= IMAGES_EACH * len(sizes)
-    folders = [unit.dirs for unit in site.images]
-    is_class = len(set(folders)) > 1 and _same_partition(groups, folders)
-    return enough and max(sizes.values()) <= LARGEST * len(groups) and not is_class
+    folders = {path: path.rpartition("/")[0] for path in groups}
+    return enough and max(sizes.values()) <= LARGEST * len(groups) and not _alike(groups, folders)
 
 
-def _comment(draft: Draft, agreeing: list[str], guessed: list[str], in_vain: list[str]) -> None:
-    comments = []
+def _comment(
+    draft: Draft, agreeing: str, guessed: Sequence[SiteDraft], in_vain: Sequence[str]
+) -> None:
+    comments = draft.comments.setdefault("patient", [])
     if agreeing:
-        comments.append(f"Agrees with the patients in {', '.join(agreeing)}.")
-        draft.found.append(f"the patients in file names agree with {', '.join(agreeing)}")
+        comments.append(f"Agrees with the patients in {agreeing}.")
+        draft.found.append(f"the patients in file names agree with {agreeing}")
     if guessed:
         comments.append("(!) Guessed from names: group 1 of the pattern must be the patient.")
-        site = next(site for site in draft.sites if site.name == guessed[0])
-        pattern, unit = site.settings["patient"], site.images[0]
-        match = re.search(pattern, unit.path if "/" in pattern else unit.stem)
+        pattern, path = guessed[0].settings["patient"], guessed[0].items[0].image
+        match = re.search(pattern, path if "/" in pattern else _stem(path))
         who = match.group(1) if match else "?"
-        draft.to_do.append(
-            f"patient: check the pattern; with it {unit.path} is of the patient {who}"
-        )
-    if comments:
-        draft.comments["patient"] = comments
+        draft.to_do.append(f"patient: check the pattern; with it {path} is of the patient {who}")
     if in_vain:
         where = "" if len(in_vain) == len(draft.sites) else f" at {', '.join(in_vain)}"
         draft.to_do.append(
