@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from konsil.data.findings import Findings
-from konsil.data.image_with_masks import is_picture
 from konsil.data.listing import PARTS, Listing, check_splits_given, list_manifest
 from konsil.data.manifest import NAME, FederationFile, Manifest
 from konsil.data.recipe import mask_files
@@ -26,11 +25,21 @@ from konsil.files import write_text
 from konsil.prepare.guess.content import add_structures, look_inside, names_of_values
 from konsil.prepare.guess.draft import Draft, some_of
 from konsil.prepare.guess.files import Contents, look_around
-from konsil.prepare.guess.layouts import as_given, classification, segmentation, unlabelled_sites
-from konsil.prepare.guess.patients import add_patients
-from konsil.prepare.guess.roles import sort_out
+from konsil.prepare.guess.layouts import (
+    as_given,
+    classification,
+    segmentation,
+    sort_out,
+    unlabelled_sites,
+)
 from konsil.prepare.guess.rules import joined
-from konsil.prepare.guess.tables import Table, classes_from_names, from_paths, read_tables
+from konsil.prepare.guess.tables import (
+    Table,
+    add_patients,
+    classes_from_names,
+    from_paths,
+    read_tables,
+)
 
 __all__ = ["FirstFile", "write_first_file"]
 
@@ -148,13 +157,13 @@ def _guessed(folder: Path, contents: Contents, tables: Sequence[Table], task: st
     if draft is None and task != "classification":
         draft = segmentation(folder, roles, contents.left_out)
     if draft is None and task != "segmentation":
-        draft = classification(folder, roles.image)
+        draft = classification(folder, roles["image"])
     if draft is None and task != "segmentation":
-        draft = classes_from_names(tables, unlabelled_sites(folder, roles.image))
+        draft = classes_from_names(tables, unlabelled_sites(folder, roles["image"]))
     if draft is None:
         raise DataError(_not_understood(folder, contents, task))
-    if roles.unlabelled:
-        paths = [unit.path for unit in roles.unlabelled]
+    if roles["unlabelled"]:
+        paths = [unit.path for unit in roles["unlabelled"]]
         contents.left_out["images without labels, not used"] = paths
     return draft
 
@@ -232,7 +241,7 @@ def _split(item: Item) -> str:
 def _describe(draft: Draft, contents: Contents, listing: Listing) -> None:
     lines = [f"{draft.task}, {_count(len(draft.sites), 'site')}"]
     for site in draft.sites:
-        kind = "image" if all(is_picture(item.image) for item in site.items) else "volume"
+        kind = "image" if site.pictures else "volume"
         lines.append(f"{site.name}: {_count(len(site.items), kind)}")
         if site.name in listing.real_patients:
             lines[-1] += f" of {_count(len({item.patient for item in site.items}), 'patient')}"

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile, Findings
-from konsil.data.image_with_masks import ImageWithMasks, is_picture, open_with_masks
+from konsil.data.image_with_masks import ImageWithMasks, open_with_masks
 from konsil.data.intensity import OF_VOLUMES
 from konsil.data.notes import DARK
 from konsil.data.readers import mask_values
@@ -62,25 +62,23 @@ class Masks:
 
 def look_inside(root: Path, draft: Draft, site: SiteDraft) -> Masks | None:
     """Open a sample of a site's items and write down how to read them; None: all are bad."""
-    pictures = all(is_picture(item.image) for item in site.items)
-    count = min(MOST_PICTURES if pictures else MOST_VOLUMES, len(site.items))
-    chosen = np.linspace(0, len(site.items) - 1, count).round().astype(int)
-    names = tuple((name, None) for name in structures_of(site)) or UNNAMED
-    reading = Reading(
-        names if draft.task == "segmentation" else (), series=site.settings.get("series")
-    )
+    count = min(MOST_PICTURES if site.pictures else MOST_VOLUMES, len(site.items))
+    sample = [site.items[round(k)] for k in np.linspace(0, len(site.items) - 1, count)]
+    names = tuple((name, None) for name in site.structures) or UNNAMED
+    series = site.settings.get("series")
+    reading = Reading(names if draft.task == "segmentation" else (), series=series)
     bad = Findings()
-    sample = [site.items[k] for k in chosen]
-    found = list(in_threads(lambda item: _look(root, item, reading), sample, bad))
+    found = in_threads(lambda item: _look(root, item, reading), sample, bad)
     seen = [one for one in found if one is not None]
     for what, places, cure in bad.kinds():
         draft.to_do.append(f"{site.name}: {what}: {some_of(places)}; {cure}")
     if not seen:
         return None
-    if pictures:
-        _add_window(draft, site, max(one.brightest for one in seen))
-    else:
-        _add_slices(draft, site, seen)
+    if not site.pictures:
+        _add_slices(draft, site, seen[0])
+    elif 0 < (brightest := max(one.brightest for one in seen)) < DARK:
+        site.settings["window"] = [0, 2 ** brightest.bit_length() - 1]
+        draft.comments["window"] = ["16-bit pictures that use fewer bits. (!) Check the range."]
     if any(one.coloured for one in seen):
         draft.top["channels"] = 3
     return _masks(seen, len(site.items))
@@ -123,25 +121,19 @@ def _border(plane: NDArray[Any]) -> int:
     return Counter(edges.tolist()).most_common(1)[0][0]
 
 
-def _add_window(draft: Draft, site: SiteDraft, brightest: int) -> None:
-    if 0 < brightest < DARK:
-        site.settings["window"] = [0, 2 ** brightest.bit_length() - 1]
-        draft.comments["window"] = ["16-bit pictures that use fewer bits. (!) Check the range."]
-
-
-def _add_slices(draft: Draft, site: SiteDraft, seen: Sequence[Seen]) -> None:
+def _add_slices(draft: Draft, site: SiteDraft, seen: Seen) -> None:
     site.settings["window"] = {"percentiles": [OF_VOLUMES.low, OF_VOLUMES.high]}
-    site.settings["slices"] = {"view": seen[0].view, "which": "labelled", "every": 1}
+    site.settings["slices"] = {"view": seen.view, "which": "labelled", "every": 1}
     draft.comments["window"] = ["Of every volume; or darkest and brightest, as in [0, 2048]."]
     draft.comments["slices"] = ["Planes that become images: axial, coronal or sagittal."]
-    if seen[0].reading.channel is not None:
+    if seen.reading.channel is not None:
         site.settings["channel"] = 0
         draft.comments["channel"] = ["(!) The files hold several volumes; this is the first."]
         draft.to_do.append(f"{site.name}: files of several volumes: check `channel`")
     if "series" in site.settings:
         draft.comments["series"] = ["(!) Folders with several series: chosen by description."]
         draft.to_do.append(f"{site.name}: folders hold several series: check `series`")
-    if seen[0].darkest < HOUNSFIELD:
+    if seen.darkest < HOUNSFIELD:
         draft.to_do.append(
             f"{site.name}: looks like CT: a window in Hounsfield units, such as [-160, 240] for "
             "soft tissue, keeps more than percentiles"
@@ -198,7 +190,7 @@ def add_structures(draft: Draft, masks: Mapping[str, Masks], known: Mapping[Any,
             _report(draft, site.name, own)
             if own.background not in (0, "#000000"):
                 site.settings["background"] = own.background
-    if any(map(structures_of, draft.sites)):
+    if any(site.structures for site in draft.sites):
         _one_file_each(draft)
         return
     clear = {site: own for site, own in masks.items() if 0 < len(own.codes) <= MOST_VALUES}
@@ -229,8 +221,8 @@ def _report(draft: Draft, site: str, own: Masks) -> None:
 
 def _one_file_each(draft: Draft) -> None:
     for site in draft.sites:
-        site.settings["structures"] = structures_of(site)
-    names = dict.fromkeys(name for site in draft.sites for name in structures_of(site))
+        site.settings["structures"] = site.structures
+    names = dict.fromkeys(name for site in draft.sites for name in site.structures)
     draft.comments["structures"] = ["One mask file each. (!) Check the names."]
     draft.to_do.append(
         f"structures: check the names {', '.join(names)}, which come from the files; if those are "

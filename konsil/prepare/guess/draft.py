@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
+from konsil.data.image_with_masks import is_picture
 from konsil.data.sources import RESERVED_SITES, Item
 
 EXAMPLES = 3  # of whatever is not used or not understood
@@ -28,6 +30,17 @@ class SiteDraft:
     keys: dict[str, Any]  # its block of the file, without what it shares with others
     settings: dict[str, Any] = field(default_factory=dict)  # go to the top if all sites agree
     items: list[Item] = field(default_factory=list)  # what the block leads to
+
+    @property
+    def structures(self) -> list[str]:
+        """The structures that have a mask file each; none if one file has them all."""
+        labels = self.keys.get("labels")
+        return list(labels) if isinstance(labels, dict) else []
+
+    @property
+    def pictures(self) -> bool:
+        """Whether its images are pictures, not volumes."""
+        return all(is_picture(item.image) for item in self.items)
 
 
 @dataclass
@@ -56,36 +69,15 @@ class Draft:
 
     def as_yaml(self) -> str:
         """The same as text, with comments and with what is left to a person."""
-        top = self.content()
-        sites = top.pop("sites")
+        style = {"default_flow_style": None, "width": 10_000, "allow_unicode": True}
+        text = yaml.safe_dump(self.content(), sort_keys=False, **style)
         lines = [HEAD, *(["# Left to you:"] if self.to_do else [])]
         lines += [f"#   {line}" for text in self.to_do for line in f"- {text}".splitlines()]
-        lines.append("")
-        for key, value in top.items():
-            lines += self._entry(key, value, "")
-        lines.append("sites:")
-        for name, site in sites.items():
-            lines.append(f"  {_scalar(name)}:")
-            for key, value in site.items():
-                lines += self._entry(key, value, "    ")
+        for line in ["", *text.splitlines()]:
+            key = re.match(r"(|    )(\w+):", line)  # of the file, or of a site
+            above = self.comments.get(key[2], []) if key else []
+            lines += [*(f"{key[1]}# {comment}" for comment in above if key), line]
         return "\n".join(lines) + "\n"
-
-    def _entry(self, key: str, value: Any, indent: str) -> Iterator[str]:
-        """A key with its comments and its value; structures, one a line."""
-        yield from (f"{indent}# {line}" for line in self.comments.get(key, []))
-        if key in ("structures", "classes", "labels") and isinstance(value, dict):
-            yield f"{indent}{key}:"
-            yield from (f"{indent}  {_scalar(name)}: {_scalar(own)}" for name, own in value.items())
-        else:
-            yield f"{indent}{key}: {_scalar(value)}"
-
-
-def _scalar(value: Any) -> str:
-    """A value in one line."""
-    text = yaml.safe_dump(
-        value, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False
-    )
-    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def site_name(folder: str) -> str:

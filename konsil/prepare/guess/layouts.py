@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from statistics import median
 
 from konsil.data.listing import BY_FOLDER
 from konsil.data.patterns import TOKEN, Pattern
@@ -13,11 +15,97 @@ from konsil.errors import ConfigError, DataError
 from konsil.prepare.guess.draft import Draft, SiteDraft, site_name
 from konsil.prepare.guess.files import Unit
 from konsil.prepare.guess.pairing import pair, place, suffixes
-from konsil.prepare.guess.roles import Roles, by_site, patient_pattern, site_level
-from konsil.prepare.guess.rules import class_order, role_of, says
+from konsil.prepare.guess.rules import called, class_order, role_of, says, words
 
 MOST_CLASSES = 20
+FEW = 6  # contrasts of one patient; fewer numbered folders of pictures are not called patients
 SITE = "{site}"  # in a pattern that a person gives
+Roles = dict[str, list[Unit]]  # image, mask, unlabelled (a challenge's test part) -> files
+
+
+# --- images and masks --------------------------------------------------------------------------
+
+
+def sort_out(units: Sequence[Unit]) -> Roles:
+    """Files by the deepest folder with a meaning; their names may tell masks from images."""
+    roles: Roles = {"image": [], "mask": [], "unlabelled": []}
+    by_folder: dict[tuple[str, ...], list[Unit]] = defaultdict(list)
+    for unit in units:
+        by_folder[unit.dirs].append(unit)
+    for dirs, own in by_folder.items():
+        meanings = [role_of(name, depth) for depth, name in enumerate(dirs)]
+        folder = next((role for role in reversed(meanings) if role not in ("", "split")), "")
+        named = [_is_mask(unit) for unit in own]
+        if folder == "image" and all(named):
+            named = [unit.segmentation for unit in own]
+        for unit, is_mask in zip(own, named, strict=True):
+            by_name = "mask" if is_mask else "image"
+            roles[folder if folder in ("mask", "unlabelled") else by_name].append(unit)
+    return roles
+
+
+def _is_mask(unit: Unit) -> bool:
+    ending = words(unit.stem)[-1:]
+    by_name = says("mask", unit.stem) or {*ending} & called("mask at the end of a file")
+    return unit.segmentation or bool(by_name)
+
+
+# --- sites and patients: a level counts the folders whose names mean nothing by themselves --------
+
+
+def _name_at(unit: Unit, level: int) -> str:
+    return unit.dirs[unit.neutral[level]] if level < len(unit.neutral) else ""
+
+
+def _varying(units: Sequence[Unit], above: int = 0) -> list[int]:
+    """Which levels vary, so many at the end left out."""
+    depth = min(len(unit.neutral) for unit in units) - above
+    return [level for level in range(depth) if len({_name_at(u, level) for u in units}) > 1]
+
+
+def by_site(units: Sequence[Unit], level: int | None, root: Path) -> dict[str, list[Unit]]:
+    """The units of each site, by the folder of this level; None: all are of one."""
+    sites: dict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        name = "" if level is None else _name_at(unit, level)
+        sites[site_name(name or root.resolve().name)].append(unit)
+    return dict(sorted(sites.items()))
+
+
+def site_level(
+    images: Sequence[Unit], masks: Sequence[Unit] | None = None, above: int = 0
+) -> int | None:
+    """Which level is the site; None if all of it is one site."""
+    mask_folders = {mask.dirs[depth] for mask in masks or () for depth in mask.neutral}
+    varying = _varying(images, above)
+    around = None  # a folder around everything
+    for level in range(min(len(image.neutral) for image in images) - above):
+        names = {_name_at(image, level) for image in images}
+        if masks is not None and not names & mask_folders:
+            continue  # the name that a site gives to its images
+        if len(names) == 1 and any(deeper > level for deeper in varying):
+            around = level
+            continue
+        return around if _are_patients(images, level) else level
+    return around
+
+
+def _are_patients(images: Sequence[Unit], level: int) -> bool:
+    """Whether folders are patients rather than sites: of one image, or numbered and small."""
+    sizes = Counter(_name_at(image, level) for image in images)
+    if len(sizes) < 3 or any(says("site", name) for name in sizes):
+        return False
+    numbered = len({re.sub(r"\d+", "#", name) for name in sizes}) == 1
+    pictures = images[0].kind == "picture"
+    small = len(sizes) >= FEW if pictures else max(sizes.values()) <= FEW
+    return median(sizes.values()) == 1 or (numbered and small)
+
+
+def patient_pattern(images: Sequence[Unit], site: int | None, above: int = 0) -> dict[str, str]:
+    """`patient`, if a folder is one: the first below the site that varies."""
+    below = [level for level in _varying(images, above) if site is None or level > site]
+    depths = {image.neutral[below[0]] for image in images} if below else set()
+    return {"patient": "^" + "[^/]+/" * depths.pop() + "([^/]+)/"} if len(depths) == 1 else {}
 
 
 # --- segmentation -------------------------------------------------------------------------------
@@ -25,12 +113,12 @@ SITE = "{site}"  # in a pattern that a person gives
 
 def segmentation(root: Path, roles: Roles, left_out: dict[str, list[str]]) -> Draft | None:
     """The sites of a segmentation; None if images and masks do not go together anywhere."""
-    if not roles.image or not roles.mask:
+    if not roles["image"] or not roles["mask"]:
         return None
-    level = site_level(roles.image, roles.mask)
-    masks = by_site(roles.mask, level, root)
+    level = site_level(roles["image"], roles["mask"])
+    masks = by_site(roles["mask"], level, root)
     draft = Draft("segmentation")
-    for name, images in by_site(roles.image, level, root).items():
+    for name, images in by_site(roles["image"], level, root).items():
         own = masks.get(name, [])
         found = pair(images, own if images[0].kind == "picture" else _stacks_as_folders(own))
         if found is None:
@@ -101,9 +189,7 @@ def unlabelled_sites(root: Path, images: Sequence[Unit]) -> list[SiteDraft]:
 # --- as a person says ---------------------------------------------------------------------------
 
 
-def as_given(
-    root: Path, task: str | None, images: str | None, masks: Sequence[str]
-) -> Draft:
+def as_given(root: Path, task: str | None, images: str | None, masks: Sequence[str]) -> Draft:
     """The federation of `--images` and `--masks`, {site} in them standing for the site."""
     if images is None:
         raise ConfigError("--images GLOB is missing: which files the masks belong to")
@@ -122,7 +208,9 @@ def as_given(
         for text in labels.values():
             _matching(root, text, "--masks")
         pattern = images.replace(SITE, name)
-        folders |= {PurePosixPath(path).parent.name for path in _matching(root, pattern, "--images")}
+        folders |= {
+            PurePosixPath(path).parent.name for path in _matching(root, pattern, "--images")
+        }
         keys = {"images": pattern, "labels": labels.get("", labels) if masks else BY_FOLDER}
         draft.sites.append(SiteDraft(site_name(name), keys))
     if not masks:

@@ -88,13 +88,11 @@ def affixes(stems: Sequence[str]) -> list[tuple[str, str]]:
     if len(stems) > LOOKED_AT:  # in one piece each: c01_cup and c01_disc take turns
         stems = [*stems[: LOOKED_AT // 2], *stems[-LOOKED_AT // 2 :]]
     for stem in stems:
-        for k in range(1, len(stem)):
-            left, right = stem[k - 1], stem[k]
-            apart = not (left.isalnum() and right.isalnum()) or left.isdigit() != right.isdigit()
-            if apart and (left.isalnum() or left in ")]"):
-                times["", stem[k:]] += 1
-            if apart and right.isalnum():
-                times[stem[:k], ""] += 1
+        for word in re.finditer(r"(?:\d+|[^\W\d_]+)[)\]]*", stem):
+            begin, end = word.span()
+            times[stem[:begin], ""] += 1
+            times["", stem[end:]] += 1
+    del times["", ""]
     enough = len(stems) / (2 * MOST_STRUCTURES)
     return [affix for affix, count in times.most_common(MOST_TEMPLATES) if count >= enough]
 

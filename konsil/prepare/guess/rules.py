@@ -44,7 +44,6 @@ RULES = (
     Rule("institution institute vendor domain", "site", "vendor_A/P01/T2.nii.gz"),
     # columns
     Rule("patient patientid patientname subject subjectid pid mrn", "patient", "PatientID"),
-    Rule("split set subset partition part", "split column", "split"),
     Rule("label class target y category grade outcome", "class", "label"),
     Rule("diagnosis dx disease tumor tumour glaucoma malignant malignancy", "class", "diagnosis"),
 )

@@ -1,22 +1,26 @@
-"""What CSV files beside the images say: patients, classes, or the whole list."""
+"""Classes, patients or the whole list from CSV files beside the images; patients from names."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from konsil.data.listing import PARTS, read_table
+from konsil.data.listing import read_table
 from konsil.data.sources import without_suffix
 from konsil.errors import DataError
 from konsil.prepare.guess.draft import Draft, SiteDraft, site_name
-from konsil.prepare.guess.rules import called, class_order, joined, says
+from konsil.prepare.guess.rules import PATIENTS, called, class_order, joined, says
 
 NEARLY_ALL = 0.95
 MOST_CLASSES = 20
 TRIED = 50  # rows, to see what a column holds
+FEWEST = 3  # patients of a site: one each to train, to validate and to test
+IMAGES_EACH = 1.5  # on average, or a pattern says nothing
+LARGEST = 0.6  # of a site's images, by one patient
 Cells = Mapping[str, str]
 
 
@@ -27,7 +31,7 @@ class Table:
     path: str
     columns: list[str]
     rows: list[Cells]
-    roles: dict[str, str]  # site, patient, split -> column
+    roles: dict[str, str]  # site, patient -> column
 
     @property
     def folder(self) -> PurePosixPath:
@@ -42,20 +46,16 @@ class Table:
         return self.rows if not home or site_name(home) == site else []
 
     def label(self) -> str | None:
-        """The one column that may hold a class: called so, or else the only one of few values."""
-        few = [c for c in self.columns if c not in self.roles.values() and self._few_values(c)]
-        named = [c for c in few if joined(c) in called("class")] or few
-        return named[0] if len(named) == 1 else None
-
-    def _few_values(self, column: str) -> bool:
-        values = Counter(row[column] for row in self.rows)
-        return 2 <= len(values) <= min(MOST_CLASSES, len(self.rows) // 3) and "" not in values
+        """The one column that is called like a class and holds few values."""
+        named = [c for c in self.columns if joined(c) in called("class")]
+        few = [c for c in named if 2 <= len({row[c] for row in self.rows}) <= MOST_CLASSES]
+        return few[0] if len(few) == 1 else None
 
     def naming(self, site: SiteDraft) -> tuple[str, dict[str, Cells]]:
         """The column that names a site's images, and the row of each image by its path."""
-        by_name = {_name(item.image): item.image for item in site.items}  # names that occur twice
+        by_name = {_stem(item.image): item.image for item in site.items}  # names that occur twice
         for column in self.columns:  # tell nothing: then too few are left
-            rows = {_name(row[column].strip()): row for row in self.of_site(site.name)}
+            rows = {_stem(row[column].strip()): row for row in self.of_site(site.name)}
             found = {path: rows[name] for name, path in by_name.items() if name in rows}
             if found and len(found) >= NEARLY_ALL * len(site.items):
                 return column, found
@@ -90,11 +90,11 @@ class Table:
         """A site's block that lists its images by this table."""
         column = self.roles.get("site")
         where = {"where": {column: self.of_site(site)[0][column]}} if column else {}
-        known = {key: self.roles[key] for key in ("patient", "split") if key in self.roles}
-        return {"list": {"file": self.path, **where, "image": image, "label": label, **known}}
+        patient = {role: name for role, name in self.roles.items() if role == "patient"}
+        return {"list": {"file": self.path, **where, "image": image, "label": label, **patient}}
 
 
-def _name(path: str) -> str:
+def _stem(path: str) -> str:
     return PurePosixPath(without_suffix(path)).name
 
 
@@ -106,18 +106,14 @@ def read_tables(root: Path, paths: Sequence[str]) -> list[Table]:
             columns, rows = read_table(root / path)
         except DataError:  # no CSV of ours; nothing depends on it
             continue
+        roles = {
+            role: next((c for c in columns if joined(c) in called(role)), None)
+            for role in ("site", "patient")
+        }
+        known = {role: column for role, column in roles.items() if column is not None}
         if rows:
-            tables.append(_table(path, columns, [row.cells for row in rows]))
+            tables.append(Table(path, columns, [row.cells for row in rows], known))
     return tables
-
-
-def _table(path: str, columns: list[str], rows: list[Cells]) -> Table:
-    roles: dict[str, str] = {}
-    for role, words in (("site", "site"), ("patient", "patient"), ("split", "split column")):
-        named = [c for c in columns if joined(c) in called(words)]
-        if named and (role != "split" or all(r[named[0]].lower() in PARTS for r in rows)):
-            roles[role] = named[0]
-    return Table(path, columns, rows, roles)
 
 
 # --- a federation of a table ----------------------------------------------------------------------
@@ -175,3 +171,89 @@ def _add_classes(draft: Draft, table: Table, column: str) -> None:
         draft.top["classes"] = names
         draft.comments["classes"] = ["(!) Edit the names. The last is the positive one."]
         draft.to_do.append(f"classes: give {', '.join(names)} their names")
+
+
+# --- patients -----------------------------------------------------------------------------------
+
+
+def add_patients(draft: Draft, tables: Sequence[Table]) -> None:
+    """A pattern for every site whose names tell, or the table that knows better."""
+    agreeing: set[str] = set()  # tables
+    guessed: list[SiteDraft] = []
+    in_vain: list[str] = []
+    for site in draft.sites:
+        named = [(t, t.naming(site)[1]) for t in tables if "patient" in t.roles]
+        table, rows = next(((t, rows) for t, rows in named if rows), (None, {}))
+        truth = {path: row[table.roles["patient"]] for path, row in rows.items()} if table else {}
+        if "patient" not in site.settings and "list" not in site.keys:
+            site.settings |= _pattern(site, truth)
+            if table and "patient" not in site.settings and len({*truth.values()}) < len(truth):
+                _use_table(draft, site, table)
+        if "patient" not in site.settings:
+            in_vain += [] if table else [site.name]
+        elif table:
+            agreeing.add(table.path)
+        else:
+            guessed.append(site)
+    _comment(draft, ", ".join(sorted(agreeing)), guessed, in_vain)
+
+
+def _use_table(draft: Draft, site: SiteDraft, table: Table) -> None:
+    if table.take_over(site):
+        draft.found.append(f"{site.name}: the patients are in {table.path}, not in file names")
+    else:
+        draft.to_do.append(
+            f"{site.name}: {table.path} knows the patients, but no pattern in the file names "
+            "agrees with it: give a `list` with the columns image, label, patient"
+        )
+
+
+def _pattern(site: SiteDraft, truth: Mapping[str, str]) -> dict[str, str]:
+    """The first pattern that divides the images as the table does, or else that makes sense."""
+    paths = [item.image for item in site.items]
+    if truth and len(set(truth.values())) == len(truth):
+        return {}  # every image is another patient, which needs no pattern
+    for pattern, _ in PATIENTS:
+        matches = {path: re.search(pattern, _stem(path)) for path in paths}
+        groups = {path: match.group(1) for path, match in matches.items() if match}
+        if len(groups) < len(paths):
+            continue
+        known = {path: groups[path] for path in truth}
+        if _alike(known, truth) if truth else _makes_sense(groups):
+            return {"patient": pattern}
+    return {}
+
+
+def _alike(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether both divide the same paths into the same groups."""
+    pairs = {(one[path], other[path]) for path in one}
+    return len(pairs) == len(set(one.values())) == len(set(other.values()))
+
+
+def _makes_sense(groups: Mapping[str, str]) -> bool:
+    """Enough patients, none too large; and `normal/normal_01` repeats the folder."""
+    sizes = Counter(groups.values())
+    enough = len(sizes) >= FEWEST and len(groups) >= IMAGES_EACH * len(sizes)
+    folders = {path: path.rpartition("/")[0] for path in groups}
+    return enough and max(sizes.values()) <= LARGEST * len(groups) and not _alike(groups, folders)
+
+
+def _comment(
+    draft: Draft, agreeing: str, guessed: Sequence[SiteDraft], in_vain: Sequence[str]
+) -> None:
+    comments = draft.comments.setdefault("patient", [])
+    if agreeing:
+        comments.append(f"Agrees with the patients in {agreeing}.")
+        draft.found.append(f"the patients in file names agree with {agreeing}")
+    if guessed:
+        comments.append("(!) Guessed from names: group 1 of the pattern must be the patient.")
+        pattern, path = guessed[0].settings["patient"], guessed[0].items[0].image
+        match = re.search(pattern, path if "/" in pattern else _stem(path))
+        who = match.group(1) if match else "?"
+        draft.to_do.append(f"patient: check the pattern; with it {path} is of the patient {who}")
+    if in_vain:
+        where = "" if len(in_vain) == len(draft.sites) else f" at {', '.join(in_vain)}"
+        draft.to_do.append(
+            f"patient: no file name tells which images belong to one patient{where}, so every "
+            "file counts as its own; if that is wrong, give a pattern or a list"
+        )
