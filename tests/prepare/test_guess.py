@@ -342,6 +342,28 @@ def test_patients_above_classes(build):
     assert written.patients == {(site, p) for site in SITES for p in PATIENTS}
 
 
+def test_numbered_patients_above_classes_are_no_sites(build):
+    """The layout of IDC's patches."""
+    for patient in range(8861, 8869):
+        build.classes(str(patient), **{"0": 2, "1": 2})
+    written = Written(build)
+    assert written.images == {"federation": 32}
+    assert written.patients == {("federation", str(p)) for p in range(8861, 8869)}
+
+
+def test_masks_that_lie_elsewhere_are_named_by_a_classification(build):
+    """REFUGE as it is downloaded: its masks lie in no site's folder."""
+    for split in ("Training400", "Validation400"):
+        build.classes(split, **{"Glaucoma": 4, "Non-Glaucoma": 4})
+    build.array("Disc_Cup_Masks/Glaucoma/g0001.bmp", mask_of("g0001"))
+    written = Written(build)
+    assert written.content["classes"] == ["Non-Glaucoma", "Glaucoma"]
+    unused = "not used, because nothing goes with it: Disc_Cup_Masks/Glaucoma/g0001.bmp"
+    assert unused in written.to_do
+    assert unused in written.text  # what is left out stands in the file
+    assert "was left out, for it has no masks" not in written.text
+
+
 def test_classes_in_a_table_of_names(build):
     rows = []
     for site in SITES:
@@ -553,6 +575,20 @@ def test_numbered_contrasts_of_a_patient_make_no_sites(build):
             write_nifti(build.root / f"{patient}/images/{name}.nii.gz", array, affine)
         write_nifti(build.root / f"{patient}/masks/t2_1.nii.gz", values, affine)
     assert list(Written(build).sites) == ["federation"]
+
+
+def test_contrasts_named_after_their_patient(build):
+    """The layout of BraTS."""
+    for number in range(4):
+        array, values, affine = volume(number)
+        stem = f"BraTS20_{number:03d}/BraTS20_{number:03d}"
+        for name in ("flair", "t1", "t2"):
+            write_nifti(build.root / f"{stem}_{name}.nii.gz", array, affine)
+        write_nifti(build.root / f"{stem}_seg.nii.gz", values, affine)
+    written = Written(build)
+    assert written.sites == {"federation": {"images": "*/*_t2.nii.gz", "labels": "*/*_seg.nii.gz"}}
+    assert len(written.patients) == 4
+    assert "BraTS20_000/BraTS20_000_flair.nii.gz" in written.text
 
 
 def test_the_decathlon_names_its_labels(build):

@@ -22,24 +22,11 @@ from konsil.data.recipe import mask_files
 from konsil.data.sources import Item
 from konsil.errors import DataError
 from konsil.files import write_text
-from konsil.prepare.guess.content import add_structures, look_inside, names_of_values
+from konsil.prepare.guess import layouts, tables
+from konsil.prepare.guess.content import Masks, add_structures, look_inside, names_of_values
 from konsil.prepare.guess.draft import Draft, some_of
 from konsil.prepare.guess.files import Contents, look_around
-from konsil.prepare.guess.layouts import (
-    as_given,
-    classification,
-    segmentation,
-    sort_out,
-    unlabelled_sites,
-)
 from konsil.prepare.guess.rules import joined
-from konsil.prepare.guess.tables import (
-    Table,
-    add_patients,
-    classes_from_names,
-    from_paths,
-    read_tables,
-)
 
 __all__ = ["FirstFile", "write_first_file"]
 
@@ -88,14 +75,14 @@ def write_first_file(
         raise DataError(
             f"{there[0]}: is there already; edit it, or give --overwrite to write it anew"
         )
-    tables = read_tables(folder, contents.tables)
+    lists = tables.read_tables(folder, contents.tables)
     if images is None and not masks:
-        draft = _guessed(folder, contents, tables, task)
+        draft = _guessed(folder, contents, lists, task)
     else:
-        draft = as_given(folder, task, images, masks)
+        draft = layouts.as_given(folder, task, images, masks)
     _list(path, draft, Findings())
-    add_patients(draft, tables)
     _look_inside(folder, contents, draft, report)
+    tables.add_patients(draft, lists)
     found = Findings()
     listing = _list(path, draft, found)
     draft.to_do += _problems(found, path.name)
@@ -143,7 +130,9 @@ def _write(path: Path, draft: Draft, splits: Sequence[Item]) -> None:
 # --- what it is ---------------------------------------------------------------------------------
 
 
-def _guessed(folder: Path, contents: Contents, tables: Sequence[Table], task: str | None) -> Draft:
+def _guessed(
+    folder: Path, contents: Contents, lists: Sequence[tables.Table], task: str | None
+) -> Draft:
     """The way of reading the folder that works: a list, masks, folders of classes."""
     if not contents.units:
         others = [path for paths in contents.left_out.values() for path in paths]
@@ -152,19 +141,19 @@ def _guessed(folder: Path, contents: Contents, tables: Sequence[Table], task: st
             f"{folder}: no images below this folder.{seen} Konsil reads PNG, JPEG, BMP, TIFF, "
             "NIfTI, MetaImage, NRRD and DICOM"
         )
-    draft = from_paths(folder, tables, task)
-    roles = sort_out(contents.units)
+    draft = tables.from_paths(folder, lists, task)
+    roles = layouts.sort_out(contents.units)
+    images = roles["image"]
     if draft is None and task != "classification":
-        draft = segmentation(folder, roles, contents.left_out)
+        draft = layouts.segmentation(folder, roles, contents.left_out)
     if draft is None and task != "segmentation":
-        draft = classification(folder, roles["image"])
-    if draft is None and task != "segmentation":
-        draft = classes_from_names(tables, unlabelled_sites(folder, roles["image"]))
+        draft = layouts.classification(folder, images) or tables.classes_from_names(
+            lists, layouts.unlabelled_sites(folder, images)
+        )
     if draft is None:
         raise DataError(_not_understood(folder, contents, task))
-    if roles["unlabelled"]:
-        paths = [unit.path for unit in roles["unlabelled"]]
-        contents.left_out["images without labels, not used"] = paths
+    for unit in roles["unlabelled"]:
+        contents.left_out["images without labels, not used"].append(unit.path)
     return draft
 
 
@@ -190,7 +179,7 @@ def _look_inside(root: Path, contents: Contents, draft: Draft, report: Report | 
     draft.top |= {"channels": 1, "split": SPLIT}
     draft.comments["split"] = ["Drawn by patient within each site."]
     descriptions = {unit.path: unit.descriptions for unit in contents.units}
-    masks = {}
+    masks: dict[str, Masks] = {}
     for done, site in enumerate(draft.sites, 1):
         site.settings |= _series([descriptions.get(item.image, ()) for item in site.items])
         seen = look_inside(root, draft, site)
@@ -217,10 +206,9 @@ def _splits_of_folders(draft: Draft, items: Sequence[Item]) -> list[Item]:
         return []  # nothing is said, or a list says it
     found = Findings()
     check_splits_given(divided, found)
+    problems = _problems(found, "folders called train, val and test")
     if without:
         problems = [f"They say nothing of {without[0]}, for example"]
-    else:
-        problems = _problems(found, "folders called train, val and test")
     if problems:
         draft.to_do.append(f"splits are drawn, not taken from folders. {problems[0]}")
         return []

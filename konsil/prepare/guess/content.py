@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile, Findings
-from konsil.data.image_with_masks import ImageWithMasks, open_with_masks
+from konsil.data.image_with_masks import open_with_masks
 from konsil.data.intensity import OF_VOLUMES
 from konsil.data.notes import DARK
 from konsil.data.readers import mask_values
@@ -84,12 +84,6 @@ def look_inside(root: Path, draft: Draft, site: SiteDraft) -> Masks | None:
     return _masks(seen, len(site.items))
 
 
-def structures_of(site: SiteDraft) -> list[str]:
-    """The structures with a mask file each; none if one file has them all."""
-    labels = site.keys.get("labels")
-    return list(labels) if isinstance(labels, dict) else []
-
-
 def _look(root: Path, item: Item, reading: Reading) -> Seen:
     try:
         opened = open_with_masks(root, item, reading)
@@ -99,21 +93,17 @@ def _look(root: Path, item: Item, reading: Reading) -> Seen:
             raise
         return _look(root, item, other)
     raw, planes = opened.raw, [mask.values[0] for mask in opened.masks]
+    spacing = opened.spacing or (1, 1, 1)  # between axial, coronal and sagittal planes
+    thick = int(np.argmax(spacing)) if max(spacing) >= SLAB * np.median(spacing) else 0
     return Seen(
         reading=reading,
         coloured=raw.ndim == 4 and bool(np.ptp(raw, axis=3).any()),
         darkest=float(raw.min()),
         brightest=int(raw.max()) if opened.sixteen_bit else 0,
-        view=_view(opened),
+        view=VIEWS[thick],
         values=[value for mask in opened.masks for value in mask_values(mask.values)],
         borders=[_border(plane) for plane in planes] if opened.spacing is None else [],
     )
-
-
-def _view(opened: ImageWithMasks) -> str:
-    spacing = opened.spacing or (1, 1, 1)  # between axial, coronal and sagittal planes
-    thick = int(np.argmax(spacing))
-    return VIEWS[thick] if spacing[thick] >= SLAB * np.median(spacing) else "axial"
 
 
 def _border(plane: NDArray[Any]) -> int:
@@ -185,11 +175,8 @@ def _segments(path: Path) -> dict[Any, str]:
 def add_structures(draft: Draft, masks: Mapping[str, Masks], known: Mapping[Any, str]) -> None:
     """A mapping for every site, with names to be edited; `known` are names of values."""
     for site in draft.sites:
-        own = masks.get(site.name)
-        if own is not None:
-            _report(draft, site.name, own)
-            if own.background not in (0, "#000000"):
-                site.settings["background"] = own.background
+        if site.name in masks:
+            _report(draft, site, masks[site.name])
     if any(site.structures for site in draft.sites):
         _one_file_each(draft)
         return
@@ -202,21 +189,23 @@ def add_structures(draft: Draft, masks: Mapping[str, Masks], known: Mapping[Any,
     if _apart([own.codes for own in clear.values()], most):
         _by_rank(draft, clear, most)
     else:
-        mapping = _mapping(sorted({c for own in clear.values() for c in own.codes}), most, known)
+        every = sorted({code for own in clear.values() for code in own.codes})
         for site in draft.sites:
-            site.settings["structures"] = mapping
+            site.settings["structures"] = _mapping(every, most, known)
     _ask_for_names(draft, clear, most)
 
 
-def _report(draft: Draft, site: str, own: Masks) -> None:
+def _report(draft: Draft, site: SiteDraft, own: Masks) -> None:
+    if own.background not in (0, "#000000"):
+        site.settings["background"] = own.background
     if len(own.codes) > MOST_VALUES:
         draft.to_do.append(
-            f"{site}: the masks hold {len(own.codes)} values, such as {_listed(own.codes[:4])}. If "
-            "they were saved as JPEG or resampled smoothly, they cannot be used: save masks as "
-            "PNG, one value a structure"
+            f"{site.name}: the masks hold {len(own.codes)} values, such as "
+            f"{_listed(own.codes[:4])}. If they were saved as JPEG or resampled smoothly, they "
+            "cannot be used: save masks as PNG, one value a structure"
         )
     elif not own.codes:
-        draft.to_do.append(f"{site}: nothing is marked in {own.opened} masks")
+        draft.to_do.append(f"{site.name}: nothing is marked in {own.opened} masks")
 
 
 def _one_file_each(draft: Draft) -> None:
@@ -240,9 +229,12 @@ def _apart(codes: Sequence[Sequence[Any]], most: int) -> bool:
 
 def _mapping(codes: list[Any], most: int, known: Mapping[Any, str]) -> dict[str, list[Any]]:
     """Names for values in their order; what masks hold only one of is one structure."""
-    if most > 1:
-        return {known.get(code) or f"structure_{k}": [code] for k, code in enumerate(codes, 1)}
-    return {known.get(codes[0], "foreground") if len(codes) == 1 else "foreground": codes}
+    if most == 1:
+        return {known.get(codes[0], "foreground") if len(codes) == 1 else "foreground": codes}
+    mapping: dict[str, list[Any]] = {}
+    for k, code in enumerate(codes, 1):  # two values may have one name
+        mapping.setdefault(known.get(code) or f"structure_{k}", []).append(code)
+    return mapping
 
 
 def _by_rank(draft: Draft, clear: Mapping[str, Masks], most: int) -> None:

@@ -22,6 +22,15 @@ HEAD = """\
 # Lines after a (!) were guessed and need a look. `konsil data check` opens every file."""
 
 
+class _Writer(yaml.SafeDumper):
+    """One line a key, and one a list."""
+
+
+_Writer.add_representer(
+    list, lambda to, data: to.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True)
+)
+
+
 @dataclass
 class SiteDraft:
     """What is known of one site."""
@@ -69,8 +78,9 @@ class Draft:
 
     def as_yaml(self) -> str:
         """The same as text, with comments and with what is left to a person."""
-        style = {"default_flow_style": None, "width": 10_000, "allow_unicode": True}
-        text = yaml.safe_dump(self.content(), sort_keys=False, **style)
+        text = yaml.dump(
+            self.content(), Dumper=_Writer, width=10_000, allow_unicode=True, sort_keys=False
+        )
         lines = [HEAD, *(["# Left to you:"] if self.to_do else [])]
         lines += [f"#   {line}" for text in self.to_do for line in f"- {text}".splitlines()]
         for line in ["", *text.splitlines()]:

@@ -34,7 +34,7 @@ def sort_out(units: Sequence[Unit]) -> Roles:
         by_folder[unit.dirs].append(unit)
     for dirs, own in by_folder.items():
         meanings = [role_of(name, depth) for depth, name in enumerate(dirs)]
-        folder = next((role for role in reversed(meanings) if role not in ("", "split")), "")
+        folder = next((role for role in reversed(meanings) if role in roles), "")
         named = [_is_mask(unit) for unit in own]
         if folder == "image" and all(named):
             named = [unit.segmentation for unit in own]
@@ -66,9 +66,10 @@ def _varying(units: Sequence[Unit], above: int = 0) -> list[int]:
 def by_site(units: Sequence[Unit], level: int | None, root: Path) -> dict[str, list[Unit]]:
     """The units of each site, by the folder of this level; None: all are of one."""
     sites: dict[str, list[Unit]] = defaultdict(list)
+    whole = root.resolve().name
     for unit in units:
         name = "" if level is None else _name_at(unit, level)
-        sites[site_name(name or root.resolve().name)].append(unit)
+        sites[site_name(name or whole)].append(unit)
     return dict(sorted(sites.items()))
 
 
@@ -118,20 +119,24 @@ def segmentation(root: Path, roles: Roles, left_out: dict[str, list[str]]) -> Dr
     level = site_level(roles["image"], roles["mask"])
     masks = by_site(roles["mask"], level, root)
     draft = Draft("segmentation")
+    alone = {}
     for name, images in by_site(roles["image"], level, root).items():
         own = masks.get(name, [])
         found = pair(images, own if images[0].kind == "picture" else _stacks_as_folders(own))
         if found is None:
             reason = "no mask goes with its images by name" if own else "it has no masks"
-            left_out[f"{name} was left out, for {reason}"] = [unit.path for unit in images]
+            alone[f"{name} was left out, for {reason}"] = [unit.path for unit in images]
         else:
             draft.sites.append(SiteDraft(name, found[0], patient_pattern(found[1], level)))
+    if not draft.sites:
+        return None
+    left_out |= alone
     names = [site.name for site in draft.sites]
     if any(says("negative", name) for name in names):
         draft.to_do.append(
             f"the sites are {', '.join(names)}, as folders are called: are those classes?"
         )
-    return draft if draft.sites else None
+    return draft
 
 
 def _stacks_as_folders(masks: list[Unit]) -> list[Unit]:
@@ -172,7 +177,7 @@ def classification(root: Path, images: Sequence[Unit]) -> Draft | None:
 
 
 def add_classes(draft: Draft, names: set[str]) -> None:
-    """The names of the folders that the images lie in."""
+    """Folders that images lie in are their classes."""
     draft.top["classes"] = class_order(names)
     draft.comments["classes"] = ["The last is the positive one."]
 
@@ -180,10 +185,9 @@ def add_classes(draft: Draft, names: set[str]) -> None:
 def unlabelled_sites(root: Path, images: Sequence[Unit]) -> list[SiteDraft]:
     """Images by site, whatever their labels are."""
     level = site_level(images) if images else None
-    sites = [SiteDraft(name, {}) for name in by_site(images, level, root)]
-    for site, units in zip(sites, by_site(images, level, root).values(), strict=True):
-        site.items = [Item(site.name, unit.path, "", "") for unit in units]
-    return sites
+    sites = by_site(images, level, root)
+    items = {name: [Item(name, unit.path, "", "") for unit in own] for name, own in sites.items()}
+    return [SiteDraft(name, {}, items=own) for name, own in items.items()]
 
 
 # --- as a person says ---------------------------------------------------------------------------

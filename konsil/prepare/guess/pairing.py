@@ -21,7 +21,6 @@ from konsil.prepare.guess.rules import called, role_of, words
 
 MOST_STRUCTURES = 8
 MOST_TEMPLATES = 24  # of files that lie alike
-LOOKED_AT = 1000  # names, to see what they have in common
 NEARLY_ALL = 0.8
 
 
@@ -65,8 +64,9 @@ def _literal(text: str) -> str:
     return re.sub(r"[*?{}]", "?", text)
 
 
-def _templates(units: Sequence[Unit], known: set[str] | None = None) -> Iterator[Template]:
+def _templates(units: Sequence[Unit], known: set[str]) -> Iterator[Template]:
     for own in _alike(units, known):
+        folders, suffix = place(own), suffixes(own)
         stems = [unit.stem for unit in own]
         homes = len({unit.dirs for unit in own})
         usual = Counter(stems).most_common(MOST_TEMPLATES) if homes > 1 else []
@@ -75,7 +75,7 @@ def _templates(units: Sequence[Unit], known: set[str] | None = None) -> Iterator
         # the whole name, where a folder says whose it is: P01/T2, P01/mask
         names += [(_literal(name), "") for name, times in usual if 2 * times >= homes]
         for name, affix in names:
-            pattern = Pattern(place(own) + name + suffixes(own), "images")
+            pattern = Pattern(folders + name + suffix, "images")
             matches = ((pattern.stars(unit.path), unit) for unit in own)
             files = {stars: unit for stars, unit in matches if stars is not None}
             if files:
@@ -85,8 +85,6 @@ def _templates(units: Sequence[Unit], known: set[str] | None = None) -> Iterator
 def affixes(stems: Sequence[str]) -> list[tuple[str, str]]:
     """Beginnings and endings that several names have, cut between words: 1 does not begin 10."""
     times: Counter[tuple[str, str]] = Counter()
-    if len(stems) > LOOKED_AT:  # in one piece each: c01_cup and c01_disc take turns
-        stems = [*stems[: LOOKED_AT // 2], *stems[-LOOKED_AT // 2 :]]
     for stem in stems:
         for word in re.finditer(r"(?:\d+|[^\W\d_]+)[)\]]*", stem):
             begin, end = word.span()
@@ -97,15 +95,15 @@ def affixes(stems: Sequence[str]) -> list[tuple[str, str]]:
     return [affix for affix, count in times.most_common(MOST_TEMPLATES) if count >= enough]
 
 
-def _alike(units: Sequence[Unit], known: set[str] | None) -> Iterable[list[Unit]]:
+def _alike(units: Sequence[Unit], known: set[str]) -> Iterable[list[Unit]]:
     """Units of the same depth and kind, in folders of the same meaning.
 
     A few folders that are not `known` from the images are one a structure: `masks/disc/*`.
     """
     foreign: dict[int, set[str]] = defaultdict(set)
-    for unit in units if known is not None else ():
+    for unit in units:
         for depth in unit.neutral:
-            foreign[depth] |= {unit.dirs[depth]} - (known or set())
+            foreign[depth] |= {unit.dirs[depth]} - known
     few = {depth: own for depth, own in foreign.items() if 1 < len(own) <= MOST_STRUCTURES}
     groups: dict[tuple[object, ...], list[Unit]] = defaultdict(list)
     for unit in units:
@@ -124,7 +122,7 @@ def pair(images: Sequence[Unit], masks: Sequence[Unit]) -> tuple[dict[str, Any],
     """The patterns that give most images their mask or masks, and those images; None if none do."""
     known = {name for image in images for name in (*image.dirs, image.stem)}
     labels = list(_templates(masks, known))
-    best = min(_templates(images), key=lambda template: _rank(template, labels))
+    best = min(_templates(images, known), key=lambda template: _rank(template, labels))
     fits = [(best.agreeing(label), label) for label in labels]
     hits = max((number for number, _ in fits), default=0)
     if not hits:

@@ -135,15 +135,21 @@ def from_paths(root: Path, tables: Sequence[Table], task: str | None) -> Draft |
     """The federation of a table with a column of images' paths, and masks' paths or classes."""
     for table in tables:
         paths = [c for c in table.columns if _holds_paths(root, table, c)]
-        mask = next((c for c in paths if says("mask", c)), None)
         image = next((c for c in paths if not says("mask", c)), None)
-        if image and mask and task != "classification":
-            return _listed(root, Draft("segmentation"), table, image, mask)
+        mask = next((c for c in paths if says("mask", c)), None)
         label = table.label()
-        if image and label and task != "segmentation":
-            draft = _listed(root, Draft("classification"), table, image, label)
+        if image and mask and task != "classification":
+            draft, label = Draft("segmentation"), mask
+        elif image and label and task != "segmentation":
+            draft = Draft("classification")
             _add_classes(draft, table, label)
-            return draft
+        else:
+            continue
+        home, column = table.folder.name or root.resolve().name, table.roles.get("site")
+        names = {site_name(row[column] if column else home) for row in table.rows}
+        draft.sites = [SiteDraft(name, table.block(name, image, label)) for name in sorted(names)]
+        draft.found.append(f"{table.path} lists the images")
+        return draft
     return None
 
 
@@ -151,14 +157,6 @@ def _holds_paths(root: Path, table: Table, column: str) -> bool:
     cells = [row[column].strip() for row in table.rows[:: max(1, len(table.rows) // TRIED)]]
     folder = root / table.folder
     return all(without_suffix(cell) != cell and (folder / cell).is_file() for cell in cells)
-
-
-def _listed(root: Path, draft: Draft, table: Table, image: str, label: str) -> Draft:
-    home, column = table.folder.name or root.resolve().name, table.roles.get("site")
-    names = {site_name(row[column] if column else home) for row in table.rows}
-    draft.sites = [SiteDraft(name, table.block(name, image, label)) for name in sorted(names)]
-    draft.found.append(f"{table.path} lists the images")
-    return draft
 
 
 def _add_classes(draft: Draft, table: Table, column: str) -> None:
@@ -185,17 +183,18 @@ def add_patients(draft: Draft, tables: Sequence[Table]) -> None:
         named = [(t, t.naming(site)[1]) for t in tables if "patient" in t.roles]
         table, rows = next(((t, rows) for t, rows in named if rows), (None, {}))
         truth = {path: row[table.roles["patient"]] for path, row in rows.items()} if table else {}
-        if "patient" not in site.settings and "list" not in site.keys:
+        by_folder = "patient" in site.settings
+        if not by_folder and "list" not in site.keys:
             site.settings |= _pattern(site, truth)
-            if table and "patient" not in site.settings and len({*truth.values()}) < len(truth):
-                _use_table(draft, site, table)
-        if "patient" not in site.settings:
-            in_vain += [] if table else [site.name]
-        elif table:
-            agreeing.add(table.path)
-        else:
+        if by_folder or ("patient" in site.settings and not table):
             guessed.append(site)
-    _comment(draft, ", ".join(sorted(agreeing)), guessed, in_vain)
+        elif table is None:
+            in_vain.append(site.name)
+        elif "patient" in site.settings:
+            agreeing.add(table.path)
+        elif "list" not in site.keys and len({*truth.values()}) < len(truth):
+            _use_table(draft, site, table)
+    _say(draft, ", ".join(sorted(agreeing)), guessed, in_vain)
 
 
 def _use_table(draft: Draft, site: SiteDraft, table: Table) -> None:
@@ -210,16 +209,14 @@ def _use_table(draft: Draft, site: SiteDraft, table: Table) -> None:
 
 def _pattern(site: SiteDraft, truth: Mapping[str, str]) -> dict[str, str]:
     """The first pattern that divides the images as the table does, or else that makes sense."""
-    paths = [item.image for item in site.items]
     if truth and len(set(truth.values())) == len(truth):
         return {}  # every image is another patient, which needs no pattern
     for pattern, _ in PATIENTS:
-        matches = {path: re.search(pattern, _stem(path)) for path in paths}
+        matches = {item.image: re.search(pattern, _stem(item.image)) for item in site.items}
         groups = {path: match.group(1) for path, match in matches.items() if match}
-        if len(groups) < len(paths):
-            continue
-        known = {path: groups[path] for path in truth}
-        if _alike(known, truth) if truth else _makes_sense(groups):
+        known = {path: group for path, group in groups.items() if path in truth}
+        fits = _alike(known, truth) if truth else _makes_sense(groups)
+        if fits and len(groups) == len(matches):
             return {"patient": pattern}
     return {}
 
@@ -238,9 +235,7 @@ def _makes_sense(groups: Mapping[str, str]) -> bool:
     return enough and max(sizes.values()) <= LARGEST * len(groups) and not _alike(groups, folders)
 
 
-def _comment(
-    draft: Draft, agreeing: str, guessed: Sequence[SiteDraft], in_vain: Sequence[str]
-) -> None:
+def _say(draft: Draft, agreeing: str, guessed: Sequence[SiteDraft], in_vain: list[str]) -> None:
     comments = draft.comments.setdefault("patient", [])
     if agreeing:
         comments.append(f"Agrees with the patients in {agreeing}.")
