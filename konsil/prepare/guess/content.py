@@ -97,7 +97,7 @@ def _look(root: Path, item: Item, reading: Reading) -> Seen:
     thick = int(np.argmax(spacing)) if max(spacing) >= SLAB * np.median(spacing) else 0
     return Seen(
         reading=reading,
-        coloured=raw.ndim == 4 and bool(np.ptp(raw, axis=3).any()),
+        coloured=raw.ndim == 4 and any((raw[..., 0] != raw[..., k]).any() for k in (1, 2)),
         darkest=float(raw.min()),
         brightest=int(raw.max()) if opened.sixteen_bit else 0,
         view=VIEWS[thick],

@@ -53,10 +53,11 @@ class Table:
 
     def naming(self, site: SiteDraft) -> tuple[str, dict[str, Cells]]:
         """The column that names a site's images, and the row of each image by its path."""
-        by_name = {_stem(item.image): item.image for item in site.items}  # names that occur twice
-        for column in self.columns:  # tell nothing: then too few are left
+        by_name = {_stem(item.image): item.image for item in site.items}
+        for column in self.columns:
             rows = {_stem(row[column].strip()): row for row in self.of_site(site.name)}
             found = {path: rows[name] for name, path in by_name.items() if name in rows}
+            # names that occur twice in a site count once: they tell nothing
             if found and len(found) >= NEARLY_ALL * len(site.items):
                 return column, found
         return "", {}
