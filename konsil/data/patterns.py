@@ -33,16 +33,21 @@ class Pattern:
         fixed = re.split(r"[*?{]", self.text, maxsplit=1)[0]  # nothing else needs to be walked
         yield from self._search(root, fixed.rpartition("/")[0])
 
+    def stars(self, path: str) -> Stars | None:
+        """What the stars stand for in a path; None if it does not match."""
+        match = self._regex.fullmatch(path)
+        # a Mac writes an umlaut as two characters, others as one
+        return match and tuple(normalize("NFC", star) for star in match.groups())
+
     def _search(self, root: Path, folder: str, *above: str) -> Iterator[tuple[str, Stars]]:
         real = os.path.realpath(root / folder)
         if real in above or not os.path.isdir(real):  # a link back to where we come from
             return
         for entry in visible(root / folder):
             path = f"{folder}/{entry.name}" if folder else entry.name
-            match = self._regex.fullmatch(path)
-            if match is not None:
-                # a Mac writes an umlaut as two characters, others as one
-                yield path, tuple(normalize("NFC", star) for star in match.groups())
+            stars = self.stars(path)
+            if stars is not None:
+                yield path, stars
             elif entry.is_dir():
                 yield from self._search(root, path, *above, real)
 
