@@ -1,8 +1,7 @@
 """Medical Segmentation Decathlon, task 5: prostate zones on T2 and ADC.
 
-The layout is certain: it is that of all tasks of the Decathlon, and dataset.json describes it.
-Volumes are 4-D; the T2 channel is taken. 1 is the peripheral and 2 the transition zone; the
-prostate is both. The 16 cases of imagesTs have no labels.
+The layout is that of all tasks of the Decathlon, and dataset.json describes it. Volumes are 4-D;
+the T2 channel is taken. The prostate is both zones. The 16 cases of imagesTs have no labels.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import json
 from collections.abc import Sequence
 from functools import partial
 
-from konsil.prepare.importers.base import Case, Options, importer
-from konsil.prepare.importers.source import Source
+from konsil.prepare.importers.base import Case, Options, Source, importer
 from konsil.prepare.importers.volumes import VolumeCase, prostate, read_scan
 
 SITE = "msd"

@@ -15,26 +15,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageDraw
 
 from konsil.data.findings import BadFile
-from konsil.prepare.importers.base import Case, Head, Options, importer
+from konsil.prepare.importers.base import Case, Head, Options, Source, importer
 from konsil.prepare.importers.pictures import (
     DISC,
     FUNDUS_HEAD,
     FundusCase,
-    blaming,
-    disc_and_cup,
+    Masked,
     picture_size,
     read_bytes,
 )
-from konsil.prepare.importers.source import Source
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from konsil.prepare.importers.pictures import Masked
 
 SITE = "rim_one"
 DISC_HEAD = {"task": "segmentation", "structures": {"disc": [DISC]}, "channels": 3}
@@ -84,17 +78,18 @@ def find(source: Source, options: Options) -> Sequence[Case]:
 
 def release_of(source: Source, options: Options) -> str:
     """The one release in the folder, or the one asked for."""
-    there = [release for release, sign in SIGNS.items() if source.matching(sign)]
-    wanted = options.release and options.release.lower()
-    if wanted and wanted not in there:
-        raise source.not_understood(f"no sign of release {wanted} (releases: {', '.join(SIGNS)})")
-    if len(there) > 1 and not wanted:
-        raise source.not_understood(
+    wanted = (options.release or "").lower()
+    there = [name for name in SIGNS if wanted in ("", name) and source.matching(SIGNS[name])]
+    if len(there) == 1:
+        return there[0]
+    why = "no sign of a RIM-ONE release was found"
+    if wanted:
+        why = f"no sign of release {wanted} (releases: {', '.join(SIGNS)})"
+    elif there:
+        why = (
             f"holds the releases {' and '.join(there)}, which share pictures: choose one by release"
         )
-    if not there:
-        raise source.not_understood("no sign of a RIM-ONE release was found")
-    return wanted or there[0]
+    raise source.not_understood(why)
 
 
 # --- releases 3 and DL: disc and cup --------------------------------------------------------------
@@ -141,8 +136,7 @@ def _disc_and_cup(case: FundusCase) -> Masked:
         # Public readers disagree whether a mask is as wide as both views or as one.
         wide = case.left_half and mask.shape[1] > mask.shape[0]
         masks.append(mask[:, : mask.shape[1] // 2] if wide else mask)
-    with blaming(case.files[OF_CUP]):
-        return disc_and_cup(masks[0], masks[1]), ""
+    return case.disc_and_cup(masks[0], masks[1], OF_CUP)
 
 
 # --- releases 1 and 2: the disc alone -------------------------------------------------------------
@@ -156,8 +150,6 @@ def _release_2(source: Source) -> list[Case]:
 
 def _outline(case: FundusCase) -> Masked:
     """The inside of a smooth closed curve through the points of the text file."""
-    import numpy as np
-    from PIL import Image, ImageDraw
     from scipy.interpolate import CubicSpline
 
     points = outline_points(case.path(OUTLINE), case.files[OUTLINE])
@@ -195,24 +187,19 @@ def _release_1(source: Source) -> list[Case]:
     first = {key: paths[0] for key, paths in experts.items()}
     drawn = [path for paths in experts.values() for path in paths]
     files = source.together({"image": images, "mask of an expert": first}, drawn)
-    return [
-        FundusCase(source, SITE, key, {**own, **_numbered(experts[key])}, _agreed)
-        for key, own in files.items()
-    ]
-
-
-def _numbered(paths: Sequence[str]) -> dict[str, str]:
-    return {f"expert {number}": path for number, path in enumerate(paths, 1)}
+    cases = []
+    for key, own in files.items():
+        numbered = {f"expert {number}": path for number, path in enumerate(experts[key], 1)}
+        own = {"image": own["image"], **numbered}
+        cases.append(FundusCase(source, SITE, key, own, _agreed))
+    return cases
 
 
 def _agreed(case: FundusCase) -> Masked:
     """What more than half of the experts marked."""
-    import numpy as np
-
-    masks: list[NDArray[np.bool_]] = []
-    for file, path in case.files.items():
-        if file.startswith("expert"):
-            masks.append(case.binary(file))
-            if masks[-1].shape != masks[0].shape:
-                raise BadFile("masks of different sizes", "get the files again", path)
+    experts = [file for file in case.files if file != "image"]
+    masks = [case.binary(file) for file in experts]
+    for file, mask in zip(experts, masks, strict=True):
+        if mask.shape != masks[0].shape:
+            raise BadFile("masks of different sizes", "get the files again", case.files[file])
     return (2 * np.sum(masks, axis=0) > len(masks)).astype(np.uint8) * np.uint8(DISC), ""
