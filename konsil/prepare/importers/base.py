@@ -48,7 +48,7 @@ class Source:
         if not root.is_dir():
             raise DataError(f"{root}: no such folder; give the folder that {importer.name} is in")
         self.root, self._importer = root, importer
-        self._found = Findings()
+        self.found = Findings()
 
     @cached_property
     def files(self) -> list[str]:
@@ -86,21 +86,16 @@ class Source:
         return {key: paths[0] for key, paths in files.items()}
 
     def pairs(
-        self, explained: Iterable[str] | None = None, **patterns: str
+        self, explained: Iterable[str] | None = None, **kinds: str | Mapping[str, str]
     ) -> dict[str, dict[str, str]]:
         """Files that belong together by their names: name -> image, mask, ... -> path.
 
+        A kind is a pattern for `named`, or its files, found already; the first are the images.
         `explained` are further pictures that the layout knows; given, no other may be there.
         """
-        found = {kind: self.named(pattern) for kind, pattern in patterns.items()}
-        return self.together(found, explained)
-
-    def together(
-        self, files: Mapping[str, Mapping[str, str]], explained: Iterable[str] | None = None
-    ) -> dict[str, dict[str, str]]:
-        """`pairs` of files that were found already, by kind and name; the first are the images."""
-        images, *_ = files.values()
-        for kind, own in files.items():
+        found = {k: self.named(own) if isinstance(own, str) else own for k, own in kinds.items()}
+        images, *_ = found.values()
+        for kind, own in found.items():
             text = kind.replace("_", " ")
             if not own:
                 raise self.not_understood(f"no {text} of it was found")
@@ -109,18 +104,18 @@ class Source:
             for key in sorted(own.keys() - images.keys()):
                 self.refuse(f"{text} without an image", own[key], UNPAIRED)
         if explained is not None:
-            known = {path for own in files.values() for path in own.values()}
+            known = {path for own in found.values() for path in own.values()}
             self.refuse_unexplained(known.union(explained))
         self.raise_if_any()
-        return {key: {kind: own[key] for kind, own in files.items()} for key in images}
+        return {key: {kind: own[key] for kind, own in found.items()} for key in images}
 
     def refuse(self, what: str, where: str, cure: str) -> None:
         """A mistake in the folder; all of them are raised together when the cases are found."""
-        self._found.add(what, where, cure)
+        self.found.add(what, where, cure)
 
     def raise_if_any(self) -> None:
         """Go no further with what was refused."""
-        self._found.raise_if_any(self.root)
+        self.found.raise_if_any(self.root)
 
     def refuse_unexplained(self, explained: Iterable[str]) -> None:
         """Every picture must have been explained by the layout: none is skipped in silence."""

@@ -43,7 +43,7 @@ patches/patient_004_node_4/patch_patient_004_node_4_x_3328_y_21792.png ...
     blocks={site: {"patient": r"patient_(\d+)_node"} for site in SITES.values()},
     options=("images", "seed", "link"),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """The rows of metadata.csv, or a random part of them."""
     table = _table(source)
     columns, rows = read_table(table)

@@ -6,8 +6,6 @@ marked counts, which is usual for this set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from konsil.prepare.importers.base import Case, Options, Source, importer
 from konsil.prepare.importers.pictures import FUNDUS_HEAD, FundusCase, Masked
 
@@ -39,7 +37,7 @@ Test/Test_GT/drishtiGS_001/SoftMap/drishtiGS_001_{ODseg,cupseg}Softmap.png
     head=FUNDUS_HEAD,
     options=("splits", "seed", "crop"),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """Images by their names, with the soft maps of disc and cup."""
     patterns = {
         "image": rf"{NAME}\.(?:png|jpe?g)",

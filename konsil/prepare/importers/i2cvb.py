@@ -8,7 +8,6 @@ T2W, the whole gland in GT/prostate as a series of mask slices. GE 1.5 T has 21 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from konsil.data.findings import BadFile
@@ -35,14 +34,12 @@ Siemens/Patient <number>/GT/prostate/*.dcm   (other sequences and regions are no
     options=("centres",),
     **prostate(SITE, (19, 291), (39, 762), "19 is the number of the Siemens cases (see centres)"),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """A case is a folder with T2W and GT/prostate in it."""
-    files = {
-        "image": source.named("(.+)/T2W", source.folders),
-        "mask": source.named("(.+)/GT/prostate", source.folders),
-    }
-    cases = []
-    for own in source.together(files).values():
+    images = source.named("(.+)/T2W", source.folders)
+    masks = source.named("(.+)/GT/prostate", source.folders)
+    cases: list[Case] = []
+    for own in source.pairs(image=images, mask=masks).values():
         patient = own["image"].rpartition("/")[0]
         site = SITE
         if options.centres:

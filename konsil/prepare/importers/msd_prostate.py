@@ -7,7 +7,6 @@ the T2 channel is taken. The prostate is both zones. The 16 cases of imagesTs ha
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import partial
 
 from konsil.prepare.importers.base import Case, Options, Source, importer
@@ -32,7 +31,7 @@ Task05_Prostate/imagesTs/...                      (without labels: not looked at
     home="http://medicaldecathlon.com",
     **prostate(SITE, (32, 864), (32, 475)),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """Images and labels by their names."""
     name = r"(prostate_\d+)\.nii(?:\.gz)?"
     files = source.pairs(image=f"imagesTr/{name}", mask=f"labelsTr/{name}")

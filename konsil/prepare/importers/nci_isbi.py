@@ -9,7 +9,6 @@ published recipe leaves it out.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import partial
 
 from konsil.prepare.importers.base import Case, LeftOutCase, Options, Source, importer
@@ -42,7 +41,7 @@ UNLABELLED = "no label: the collection holds more cases than the challenge"
     **ALIKE,
     **prostate("nci_isbi_3t", (35, 881), (40, 555), FEWER),
 )
-def find_3t(source: Source, options: Options) -> Sequence[Case]:
+def find_3t(source: Source, options: Options) -> list[Case]:
     """The half of the surface coil."""
     return _find("nci_isbi_3t", "Prostate3T", source, options)
 
@@ -55,7 +54,7 @@ def find_3t(source: Source, options: Options) -> Sequence[Case]:
     **ALIKE,
     **prostate("nci_isbi_dx", (35, 673), (39, 483), FEWER, LEFT_OUT),
 )
-def find_dx(source: Source, options: Options) -> Sequence[Case]:
+def find_dx(source: Source, options: Options) -> list[Case]:
     """The half of the endorectal coil."""
     return _find("nci_isbi_dx", "ProstateDx", source, options)
 

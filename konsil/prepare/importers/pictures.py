@@ -19,7 +19,6 @@ from konsil.data.readers import FORMATS, read_picture
 from konsil.prepare.importers.base import Case, Options, Written
 
 Masked: TypeAlias = tuple[NDArray[np.uint8], str]  # with a note, if there is one to make
-Box = tuple[int, int, int, int]  # left, top, right, bottom
 DISC, CUP = 1, 2  # in the masks that are written; the cup is part of the disc
 FUNDUS_HEAD = {
     "task": "segmentation",
@@ -36,6 +35,7 @@ class PictureCase(Case):
 
     mask: Callable[[Any], Masked]  # of this case
     left_half: bool = field(default=False, kw_only=True)  # of a stereo pair; the mask is its own
+    shows: str = field(default="", kw_only=True)  # what no mask is without, such as an optic disc
 
     def write(self, folder: Path, options: Options) -> Written:
         """The file as it is, unless a part of it is cut out; the mask as PNG."""
@@ -43,7 +43,10 @@ class PictureCase(Case):
         size = picture_size(data)
         mask, note = self.mask(self)
         _check_size(mask, (size[0] // 2 if self.left_half else size[0], size[1]))
-        box = self.box(mask, options)
+        if not mask.any() and (self.shows or options.crop):
+            cure = "get the file again, or take the image away"
+            raise BadFile(f"mask without {self.shows or 'anything to crop to'}", cure)
+        box = _square(mask, options.crop) if options.crop else (0, 0, *mask.shape[::-1])
         as_it_is = box == (0, 0, *size)
         suffix = self.path("image").suffix.lower() if as_it_is else ".png"
         image, label = f"images/{self.name}{suffix}", f"masks/{self.name}.png"
@@ -57,10 +60,6 @@ class PictureCase(Case):
         inside.putpalette(PALETTE)  # with one, no filters are tried: three times as fast
         inside.save(folder / label, compress_level=FAST)
         return Written(image, label, {"images": 1}, note)
-
-    def box(self, mask: NDArray[np.uint8], options: Options) -> Box:
-        """The part of the picture that is taken: all that the mask covers."""
-        return 0, 0, mask.shape[1], mask.shape[0]
 
     def values(self, file: str) -> NDArray[np.uint8]:
         """The grey values of a mask file, [H, W], whatever palette or colours encode them."""
@@ -77,14 +76,7 @@ class PictureCase(Case):
 class FundusCase(PictureCase):
     """A picture of the fundus, whose mask holds 0, DISC and CUP."""
 
-    def box(self, mask: NDArray[np.uint8], options: Options) -> Box:
-        """All of it, or a square around the disc."""
-        if not mask.any():
-            cure = "get the file again, or take the image away"
-            raise BadFile("mask without an optic disc", cure)
-        if options.crop is None:
-            return super().box(mask, options)
-        return _square(mask, options.crop)
+    shows: str = field(default="an optic disc", kw_only=True)
 
     def disc_and_cup(self, disc: NDArray[np.bool_], cup: NDArray[np.bool_], file: str) -> Masked:
         """One mask from two, of which the cup's is in `file`."""
@@ -136,8 +128,11 @@ def _check_size(mask: NDArray[np.uint8], size: tuple[int, int]) -> None:
         raise BadFile("mask of another size than its image", "get both files again", detail)
 
 
-def _square(mask: NDArray[np.uint8], factor: float) -> Box:
-    """A square around what is marked, `factor` times its larger diameter wide, kept inside."""
+def _square(mask: NDArray[np.uint8], factor: float) -> tuple[int, int, int, int]:
+    """A square around what is marked, `factor` times its larger diameter wide, kept inside.
+
+    Left, top, right and bottom.
+    """
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     top, bottom, left, right = rows[0], rows[-1] + 1, columns[0], columns[-1] + 1
     side = min(round(factor * max(bottom - top, right - left)), *mask.shape)

@@ -9,7 +9,6 @@ same hospital.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 from konsil.prepare.importers.base import Case, Options, Source, importer
@@ -39,15 +38,15 @@ TestData/Case00.mhd ...   (without segmentations: folders named test are not loo
     options=("centres",),
     **prostate(SITE, (50, 1227), (50, 778)),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """A case is an image with its segmentation; the test part has none."""
     files = [name for name in source.files if "test" not in name.rpartition("/")[0].lower()]
     images = source.named(r"(case\d\d)\.(?:mhd|mha)", files)
     masks = source.named(r"(case\d\d)_segmentation\.(?:mhd|mha)", files)
     centre = {number: f"_{name}" for name, block in CENTRES.items() for number in block}
     read = partial(read_scan, allowed=(1,))
-    cases = []
-    for key, own in source.together({"image": images, "mask": masks}).items():
+    cases: list[Case] = []
+    for key, own in source.pairs(image=images, mask=masks).items():
         site = SITE + (centre.get(int(key[-2:]), "") if options.centres else "")
         cases.append(VolumeCase(source, site, key.capitalize(), own, read))
     return cases

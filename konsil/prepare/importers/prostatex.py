@@ -11,7 +11,7 @@ Both layouts are as the recipe and the repositories' lists of files show them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,7 @@ gland:  Files/prostate/image_list.csv
         SITE, (99, 2293), (98, 1627), "98 cases have zones; which the 99th is, is not known"
     ),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """The cases of one release of masks."""
     folders = dicom_folders(source, PATIENT)
     segmentations = _segmentations(source, folders)

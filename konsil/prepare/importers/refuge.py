@@ -7,8 +7,6 @@ archives and REFUGE2's, so only the names of the files are used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from konsil.data.findings import BadFile
@@ -46,7 +44,7 @@ REFUGE-Test-GT/Disc_Cup_Masks/{G,N}/T0001.bmp ...
     head=FUNDUS_HEAD,
     options=("splits", "seed", "crop"),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """Images and masks by their names."""
     files = source.pairs((), image=r"([gntv]\d{4})\.jpg", mask=r"([gntv]\d{4})\.bmp")
     return [

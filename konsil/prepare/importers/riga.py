@@ -9,8 +9,6 @@ reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops
@@ -68,7 +66,7 @@ MESSIDOR/image1prime.tif, image1-1.tif ... image1-6.tif
     head=FUNDUS_HEAD,
     options=("crop",),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """Every picture with the copies of its graders; whatever of the three sources is there."""
     found = source.matching(FILE)
     if not found:

@@ -13,7 +13,7 @@ The stereo pictures of release 3 hold two views side by side; the masks belong t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,7 @@ SIGNS = {
 }
 OF_DISC, OF_CUP = "mask_of_the_disc", "mask_of_the_cup"
 OUTLINE = "text_file_of_the_outline_(-gs.txt)"
+Found = tuple[dict[str, dict[str, str]], Callable[[FundusCase], Masked]]  # files, how to read them
 
 
 def head(source: Source, options: Options) -> Head:
@@ -70,10 +71,17 @@ r1   {Normal,Early,Moderate,Deep,OHT}/Im001.bmp, Im001-exp1.bmp ... -exp5.bmp  (
     head=head,
     options=("release", "splits", "seed", "crop"),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """The cases of the release that is there."""
-    release = {"r1": _release_1, "r2": _release_2, "r3": _release_3, "dl": _release_dl}
-    return release[release_of(source, options)](source)
+    release = release_of(source, options)
+    of = {"r1": _release_1, "r2": _release_2, "r3": _release_3, "dl": _release_dl}
+    files, mask = of[release](source)
+    cases: list[Case] = []
+    for key, own in files.items():
+        part = "test" if "test_set/" in own["image"].lower() else "train"  # DL alone has parts
+        half = release == "r3"
+        cases.append(FundusCase(source, SITE, key, own, mask, part=part, left_half=half))
+    return cases
 
 
 def release_of(source: Source, options: Options) -> str:
@@ -95,21 +103,17 @@ def release_of(source: Source, options: Options) -> str:
 # --- releases 3 and DL: disc and cup --------------------------------------------------------------
 
 
-def _release_3(source: Source) -> list[Case]:
+def _release_3(source: Source) -> Found:
     name = r"([gns]-\d+-[lr])"
     patterns = {
         "image": rf"stereo images/{name}\.jpe?g",
         OF_DISC: rf"average_masks/{name}-disc-avg\.png",
         OF_CUP: rf"average_masks/{name}-cup-avg\.png",
     }
-    files = source.pairs(source.matching(r"expert\d_masks/[^/]+"), **patterns)
-    return [
-        FundusCase(source, SITE, key, own, _disc_and_cup, left_half=True)
-        for key, own in files.items()
-    ]
+    return source.pairs(source.matching(r"expert\d_masks/[^/]+"), **patterns), _disc_and_cup
 
 
-def _release_dl(source: Source) -> list[Case]:
+def _release_dl(source: Source) -> Found:
     name = r"(r\d_[^/]+?)"
     masks = {
         OF_DISC: source.named(rf"{name}-\d+-disc-t\.png"),
@@ -120,13 +124,7 @@ def _release_dl(source: Source) -> list[Case]:
     # The archive holds all pictures twice, in two divisions into training and test.
     by_hospital = [path for path in pictures if "partitioned_by_hospital/" in path.lower()]
     images = source.named(rf"{name}\.png", by_hospital or pictures)
-    files = source.together({"image": images, **masks}, pictures)
-    tested = source.matching(r"test_set/(?:[^/]+/)?[^/]+", images.values())
-    part = {image: "test" if image in tested else "train" for image in images.values()}
-    return [
-        FundusCase(source, SITE, key, own, _disc_and_cup, part=part[own["image"]])
-        for key, own in files.items()
-    ]
+    return source.pairs(pictures, image=images, **masks), _disc_and_cup
 
 
 def _disc_and_cup(case: FundusCase) -> Masked:
@@ -142,10 +140,9 @@ def _disc_and_cup(case: FundusCase) -> Masked:
 # --- releases 1 and 2: the disc alone -------------------------------------------------------------
 
 
-def _release_2(source: Source) -> list[Case]:
+def _release_2(source: Source) -> Found:
     patterns = {"image": r"(im\d+)\.jpe?g", OUTLINE: r"(im\d+)-gs\.txt"}
-    files = source.pairs((), **patterns)
-    return [FundusCase(source, SITE, key, own, _outline) for key, own in files.items()]
+    return source.pairs((), **patterns), _outline
 
 
 def _outline(case: FundusCase) -> Masked:
@@ -179,25 +176,22 @@ def outline_points(path: Path, name: str) -> list[tuple[float, float]]:
     return points
 
 
-def _release_1(source: Source) -> list[Case]:
+def _release_1(source: Source) -> Found:
     # Numbers begin anew in every folder, so a name takes its folder along.
     stage = r"(?:[^/]*\b)?(normal|early|moderate|deep|oht)\b[^/]*/(?:.*/)?(im\d+)"
     images = source.named(rf"{stage}\.(?:bmp|jpe?g|png)")
     experts = source.by_name(rf"{stage}-exp\d\.(?:bmp|jpe?g|png)")
     first = {key: paths[0] for key, paths in experts.items()}
     drawn = [path for paths in experts.values() for path in paths]
-    files = source.together({"image": images, "mask of an expert": first}, drawn)
-    cases = []
+    files = source.pairs(drawn, image=images, mask_of_an_expert=first)
     for key, own in files.items():
-        numbered = {f"expert {number}": path for number, path in enumerate(experts[key], 1)}
-        own = {"image": own["image"], **numbered}
-        cases.append(FundusCase(source, SITE, key, own, _agreed))
-    return cases
+        own |= {f"expert {number}": path for number, path in enumerate(experts[key], 1)}
+    return files, _agreed
 
 
 def _agreed(case: FundusCase) -> Masked:
     """What more than half of the experts marked."""
-    experts = [file for file in case.files if file != "image"]
+    experts = [file for file in case.files if file.startswith("expert")]
     masks = [case.binary(file) for file in experts]
     for file, mask in zip(experts, masks, strict=True):
         if mask.shape != masks[0].shape:

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from konsil.config import parse_yaml
-from konsil.data.findings import BadFile, Findings
+from konsil.data.findings import BadFile
 from konsil.data.manifest import NAME, Shared, read_manifest
 from konsil.data.recipe import THREADS
 from konsil.data.sources import SPLITS
@@ -32,7 +32,6 @@ from konsil.files import locked, write_text
 from konsil.prepare.importers.base import (
     IMPORTERS,
     Case,
-    Head,
     Importer,
     ImportReport,
     LeftOut,
@@ -44,8 +43,6 @@ from konsil.prepare.importers.base import (
 from konsil.randomness import derive
 from konsil.version import __version__
 
-BUILDING = ".importing"
-LIST = "list.csv"
 HEADER = (
     "# Written by `konsil data import`; a further import into this folder adds its sites. Values\n"
     "# that you change stay then, but comments are lost.\n"
@@ -77,7 +74,7 @@ def import_dataset(
         raise DataError(f"{dest}: is a file; name a folder to import into")
     try:
         with locked(dest):
-            return _import(importer, origin, dest, options, report)
+            return _Import(importer, origin, dest, options).run(report or (lambda *_: None))
     except OSError as error:
         raise DataError(
             f"{error.filename or dest}: {error.strerror or error}; nothing was imported. Make "
@@ -85,45 +82,181 @@ def import_dataset(
         ) from None
 
 
-def _import(
-    importer: Importer, source: Source, dest: Path, options: Options, report: Progress | None
-) -> ImportReport:
-    """Find, write, publish."""
-    head = importer.head(source, options) if callable(importer.head) else importer.head
-    destination = Destination(dest, importer, head)
-    cases = _find(importer, source, options)
-    destination.check_free(sorted({case.site for case in cases}), options.overwrite)
-    building = dest / BUILDING
-    shutil.rmtree(building, ignore_errors=True)  # of an import that was killed
-    try:
-        written, notes = _write(source, building, cases, options, report)
-        outcome = _report(importer, dest, written, notes)
-        destination.publish(written, source, options, outcome)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-    return outcome
+class _Import:
+    """One data set on its way from the folder it was downloaded into to its sites."""
 
+    def __init__(self, importer: Importer, source: Source, dest: Path, options: Options) -> None:
+        self.importer, self.source, self.dest, self.options = importer, source, dest, options
+        self.building = dest / ".importing"
+        self.record = dest / "imported" / f"{importer.name}.json"
+        self.earlier = _read_record(self.record)
+        self.head = importer.head(source, options) if callable(importer.head) else importer.head
+        self.federation = self._read_federation()
 
-# --- cases ----------------------------------------------------------------------------------------
+    def run(self, report: Progress) -> ImportReport:
+        """Find, write, publish."""
+        cases = self._find()
+        self._check_free(sorted({case.site for case in cases}))
+        shutil.rmtree(self.building, ignore_errors=True)  # of an import that was killed
+        try:
+            written, notes = self._write(cases, report)
+            outcome = self._report(written, notes)
+            self._publish(written, outcome)
+        finally:
+            shutil.rmtree(self.building, ignore_errors=True)
+        return outcome
 
+    # --- before anything is written ---
 
-def _find(importer: Importer, source: Source, options: Options) -> list[Case]:
-    found = importer.find(source, options)
-    source.raise_if_any()
-    if options.splits == "given":
-        cases = _with_validation(found, options.seed)
-    else:
-        cases = [replace(case, part="") for case in found]
-    seen: dict[tuple[str, str], Case] = {}
-    for case in cases:
-        first = seen.setdefault((case.site, case.name.lower()), case)
-        if first is not case:
-            cure = "keep one of the two: they would get the same name"
-            source.refuse("image that is there twice", f"{first} and {case}", cure)
-    source.raise_if_any()
-    if not cases:
-        raise source.not_understood("no image was found")
-    return cases
+    def _read_federation(self) -> dict[str, Any]:
+        """The federation file that is there, if its sites and the new ones can live together."""
+        path, head = self.dest / NAME, self.head
+        if not path.exists():
+            return {**head, "sites": {}}
+        labels = read_manifest(path).labels or []
+        present: dict[str, Any] = parse_yaml(path, "federation file")
+        task = present.get("task", "segmentation")
+        wanted = list(head.get("structures") or head.get("classes") or [])
+        if task != head["task"] or set(labels) != set(wanted):
+            raise DataError(
+                f"{path}: is a {task} of {', '.join(labels)}, and {self.importer.name} is a "
+                f"{head['task']} of {', '.join(wanted)}; import it into another folder"
+            )
+        return present
+
+    def _find(self) -> list[Case]:
+        cases = list(self.importer.find(self.source, self.options))
+        self.source.raise_if_any()
+        if self.options.splits == "given":
+            cases = _with_validation(cases, self.options.seed)
+        else:
+            cases = [replace(case, part="") for case in cases]
+        seen: dict[tuple[str, str], Case] = {}
+        for case in cases:
+            first = seen.setdefault((case.site, case.name.lower()), case)
+            if first is not case:
+                cure = "keep one of the two: they would get the same name"
+                self.source.refuse("image that is there twice", f"{first} and {case}", cure)
+        self.source.raise_if_any()
+        if not cases:
+            raise self.source.not_understood("no image was found")
+        return cases
+
+    def _check_free(self, sites: Sequence[str]) -> None:
+        """A site counts if the federation file names it; a killed import's leftovers do not."""
+        for place in (self.dest / site for site in sites if (self.dest / site).exists()):
+            counts = place.name in self.federation["sites"]
+            if counts and not self.options.overwrite:
+                raise DataError(
+                    f"{place}: this site was imported already; import with overwrite to replace "
+                    "it, or into another folder"
+                )
+            if not counts and place.name not in self.earlier:
+                raise DataError(
+                    f"{place}: is in the way, and {self.dest / NAME} does not name it; move it "
+                    "away or import into another folder"
+                )
+
+    # --- writing ---
+
+    def _write(self, cases: Sequence[Case], report: Progress) -> tuple[dict[str, Pairs], list[str]]:
+        """Every case into its site, and what to tell of them; all that is wrong is raised."""
+        self.building.mkdir(parents=True)
+
+        def write(case: Case) -> Written | LeftOut | BadFile:
+            try:
+                return case.write(self.building / case.site, self.options)
+            except (BadFile, LeftOut) as refused:
+                return refused
+
+        totals, done = Counter(case.site for case in cases), Counter[str]()
+        written: dict[str, Pairs] = {site: [] for site in totals}
+        notes: list[str] = []
+        pool = ThreadPool(THREADS)
+        try:
+            for case, result in zip(cases, pool.imap(write, cases), strict=True):
+                if isinstance(result, BadFile):
+                    self.source.found.add_file(str(case), result)
+                elif isinstance(result, LeftOut):
+                    notes.append(f"{case}: left out: {result}")
+                else:
+                    written[case.site].append((case, result))
+                    notes += [f"{case}: {result.note}"] if result.note else []
+                done[case.site] += 1
+                report(case.site, done[case.site], totals[case.site])
+        finally:  # no thread writes any more when the folder is cleared away
+            pool.terminate()
+            pool.join()
+        self.source.raise_if_any()
+        return written, notes
+
+    def _report(self, written: Mapping[str, Pairs], notes: Sequence[str]) -> ImportReport:
+        """What was made, and in the importer's words why it differs from the paper's."""
+        rows: list[Row] = []
+        reasons: dict[str, list[str]] = {}  # one for sites alike
+        for site, pairs in written.items():
+            paper, made = self.importer.paper.get(site, {}), Counter[str]()
+            for case, result in pairs:
+                made.update(result.counts)
+                made.update({case.part} & paper.keys())
+            own = [Row(site, what, count, paper.get(what)) for what, count in made.items()]
+            reason = self.importer.differs.get(site)
+            if reason and any(row.paper not in (None, row.made) for row in own):
+                reasons.setdefault(reason, []).append(site)
+            rows += own
+        told = [f"{', '.join(sites)}: {reason}" for reason, sites in reasons.items()]
+        outcome = ImportReport(
+            self.importer.name, self.importer.table, self.dest, tuple(rows), (*told, *notes)
+        )
+        for site, pairs in written.items():
+            if not pairs:
+                raise DataError(f"site {site}: every case had to be left out\n{outcome.text()}")
+        return outcome
+
+    # --- publishing ---
+
+    def _publish(self, written: Mapping[str, Pairs], outcome: ImportReport) -> None:
+        """Record, rename, and name the sites in the federation file, in this order."""
+        blocks = {site: self._block(site, pairs) for site, pairs in written.items()}
+        write_text(self.record, json.dumps(self._new_record(outcome), indent=1) + "\n")
+        for site in written:
+            _put_in_place(self.building / site, self.dest / site)
+        content = {**self.federation, "sites": {**self.federation["sites"], **blocks}}
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None)
+        write_text(self.dest / NAME, HEADER + text, durable=True)
+
+    def _block(self, site: str, pairs: Pairs) -> dict[str, Any]:
+        """A site in the federation file: patterns, or a list where it says more than they can."""
+        own = {  # what the file says otherwise for all its sites
+            key: value
+            for key, value in self.head.items()
+            if key in Shared.model_fields and self.federation.get(key) != value
+        }
+        keys = {**own, **self.importer.blocks.get(site, {})}
+        if any(case.part or (case.patient and "patient" not in keys) for case, _ in pairs):
+            _write_list(self.building / site / "list.csv", pairs)
+            return {"list": f"{site}/list.csv", **keys}
+        images = _suffixes([result.image for _, result in pairs])
+        if all("/" not in result.label for _, result in pairs):
+            return {"images": f"{site}/*/*{images}", "labels": "folder", **keys}
+        masks = _suffixes([result.label for _, result in pairs])
+        return {"images": f"{site}/images/*{images}", "labels": f"{site}/masks/*{masks}", **keys}
+
+    def _new_record(self, outcome: ImportReport) -> dict[str, Any]:
+        """What was made of what; sites of an earlier import of the same data set stay."""
+        how = {
+            "source": str(self.source.root.resolve()),
+            "options": self.options.given(),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "konsil": __version__,
+            "notes": outcome.notes,
+        }
+        sites = {
+            site: {"counts": [asdict(row) for row in outcome.rows if row.site == site], **how}
+            for site in dict.fromkeys(row.site for row in outcome.rows)
+        }
+        stated = {key: getattr(self.importer, key) for key in ("name", "title", "licence", "home")}
+        return {**stated, "paper": outcome.table, "sites": {**self.earlier, **sites}}
 
 
 def _with_validation(cases: Sequence[Case], seed: int) -> list[Case]:
@@ -143,166 +276,6 @@ def _with_validation(cases: Sequence[Case], seed: int) -> list[Case]:
             )
         complete += own
     return complete
-
-
-def _write(
-    source: Source,
-    building: Path,
-    cases: Sequence[Case],
-    options: Options,
-    report: Progress | None,
-) -> tuple[dict[str, Pairs], list[str]]:
-    """Every case into building/<site>, and what to tell of them; all that is wrong is raised."""
-    building.mkdir(parents=True)
-
-    def write(case: Case) -> Written | LeftOut | BadFile:
-        try:
-            return case.write(building / case.site, options)
-        except (BadFile, LeftOut) as refused:
-            return refused
-
-    totals, done = Counter(case.site for case in cases), Counter[str]()
-    written: dict[str, Pairs] = {site: [] for site in totals}
-    notes, found = [], Findings()
-    pool = ThreadPool(THREADS)
-    try:
-        for case, result in zip(cases, pool.imap(write, cases), strict=True):
-            if isinstance(result, BadFile):
-                found.add_file(str(case), result)
-            elif isinstance(result, LeftOut):
-                notes.append(f"{case}: left out: {result}")
-            else:
-                written[case.site].append((case, result))
-                notes += [f"{case}: {result.note}"] if result.note else []
-            done[case.site] += 1
-            if report is not None:
-                report(case.site, done[case.site], totals[case.site])
-    finally:  # no thread writes any more when the folder is cleared away
-        pool.terminate()
-        pool.join()
-    found.raise_if_any(source.root)
-    return written, notes
-
-
-def _report(
-    importer: Importer, dest: Path, written: Mapping[str, Pairs], notes: Sequence[str]
-) -> ImportReport:
-    """What was made, and in the importer's words why it differs from the paper's."""
-    rows: list[Row] = []
-    reasons: dict[str, list[str]] = {}  # one for sites alike
-    for site, pairs in written.items():
-        paper, made = importer.paper.get(site, {}), Counter[str]()
-        for case, result in pairs:
-            made.update(result.counts)
-            made.update({case.part} & paper.keys())
-        own = [Row(site, what, count, paper.get(what)) for what, count in made.items()]
-        if site in importer.differs and any(row.paper not in (None, row.made) for row in own):
-            reasons.setdefault(importer.differs[site], []).append(site)
-        rows += own
-    told = [f"{', '.join(sites)}: {reason}" for reason, sites in reasons.items()]
-    outcome = ImportReport(importer.name, importer.table, dest, tuple(rows), (*told, *notes))
-    for site, pairs in written.items():
-        if not pairs:
-            raise DataError(f"site {site}: every case had to be left out\n{outcome.text()}")
-    return outcome
-
-
-# --- the folder that imports write into -----------------------------------------------------------
-
-
-class Destination:
-    """One folder, seen by one importer: its sites, its federation file, and who made them."""
-
-    def __init__(self, folder: Path, importer: Importer, head: Head) -> None:
-        self.folder, self._importer = folder, importer
-        self._content = _read_federation(folder / NAME, importer.name, head)
-        # What the file says otherwise for all its sites, the new ones say for themselves.
-        self._own = {
-            key: value
-            for key, value in head.items()
-            if key in Shared.model_fields and self._content.get(key) != value
-        }
-        self._record = folder / "imported" / f"{importer.name}.json"
-        self._earlier = _read_record(self._record)
-
-    def check_free(self, sites: Sequence[str], overwrite: bool) -> None:
-        """A site counts if the federation file names it; a killed import's leftovers do not."""
-        for site in sites:
-            there = (self.folder / site).exists()
-            counts = site in self._content["sites"]
-            if there and counts and not overwrite:
-                raise DataError(
-                    f"{self.folder / site}: this site was imported already; import with "
-                    "overwrite to replace it, or into another folder"
-                )
-            if there and not counts and site not in self._earlier:
-                raise DataError(
-                    f"{self.folder / site}: is in the way, and {self.folder / NAME} does not name "
-                    "it; move it away or import into another folder"
-                )
-
-    def publish(
-        self,
-        written: Mapping[str, Pairs],
-        source: Source,
-        options: Options,
-        outcome: ImportReport,
-    ) -> None:
-        """Record, rename, and name the sites in the federation file, in this order."""
-        blocks = {site: self._block(site, pairs) for site, pairs in written.items()}
-        record = self._new_record(source, options, outcome)
-        write_text(self._record, json.dumps(record, indent=1) + "\n")
-        for site in written:
-            _put_in_place(self.folder / BUILDING / site, self.folder / site)
-        content = {**self._content, "sites": {**self._content["sites"], **blocks}}
-        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, default_flow_style=None)
-        write_text(self.folder / NAME, HEADER + text, durable=True)
-
-    def _block(self, site: str, pairs: Pairs) -> dict[str, Any]:
-        """A site in the federation file: patterns, or a list where it says more than they can."""
-        keys = {**self._own, **self._importer.blocks.get(site, {})}
-        if any(case.part or (case.patient and "patient" not in keys) for case, _ in pairs):
-            _write_list(self.folder / BUILDING / site / LIST, pairs)
-            return {"list": f"{site}/{LIST}", **keys}
-        images = _suffixes([result.image for _, result in pairs])
-        if all("/" not in result.label for _, result in pairs):
-            return {"images": f"{site}/*/*{images}", "labels": "folder", **keys}
-        masks = _suffixes([result.label for _, result in pairs])
-        return {"images": f"{site}/images/*{images}", "labels": f"{site}/masks/*{masks}", **keys}
-
-    def _new_record(
-        self, source: Source, options: Options, outcome: ImportReport
-    ) -> dict[str, Any]:
-        """What was made of what; sites of an earlier import of the same data set stay."""
-        how = {
-            "source": str(source.root.resolve()),
-            "options": options.given(),
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "konsil": __version__,
-            "notes": outcome.notes,
-        }
-        sites = {
-            site: {"counts": [asdict(row) for row in outcome.rows if row.site == site], **how}
-            for site in dict.fromkeys(row.site for row in outcome.rows)
-        }
-        stated = {key: getattr(self._importer, key) for key in ("name", "title", "licence", "home")}
-        return {**stated, "paper": outcome.table, "sites": {**self._earlier, **sites}}
-
-
-def _read_federation(path: Path, name: str, head: Head) -> dict[str, Any]:
-    """The federation file that is there, if its sites and the new ones can live together."""
-    if not path.exists():
-        return {**head, "sites": {}}
-    labels = read_manifest(path).labels or []
-    present: dict[str, Any] = parse_yaml(path, "federation file")
-    task = present.get("task", "segmentation")
-    wanted = list(head.get("structures") or head.get("classes") or [])
-    if task != head["task"] or set(labels) != set(wanted):
-        raise DataError(
-            f"{path}: is a {task} of {', '.join(labels)}, and {name} is a {head['task']} of "
-            f"{', '.join(wanted)}; import it into another folder"
-        )
-    return present
 
 
 def _read_record(path: Path) -> dict[str, Any]:
