@@ -5,18 +5,10 @@ the paper's counts, and finds its cases. Found without a list of them, in this p
 (`--plugin`) or through entry points (`konsil.importers`).
 """
 
-from konsil.prepare.importers.base import (
-    IMPORTERS,
-    Case,
-    ImportReport,
-    LeftOut,
-    Options,
-    Source,
-    importer,
-)
+from konsil.prepare.importers.base import IMPORTERS, Case, LeftOut, Options, Source, importer
 from konsil.prepare.importers.pictures import ClassCase, PictureCase
 from konsil.prepare.importers.volumes import Scan, VolumeCase, read_scan
-from konsil.prepare.importers.write import import_dataset
+from konsil.prepare.importers.write import ImportReport, import_dataset
 
 __all__ = [
     "IMPORTERS",

@@ -1,4 +1,4 @@
-"""What an importer states of its data set, where it finds its cases, and what came of them."""
+"""What an importer states of its data set, the folder it looks into, and the cases it finds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
+from textwrap import indent
 from typing import Any, Literal, TypeVar
 
 from konsil.data.findings import BadFile, Findings
@@ -47,7 +48,7 @@ class Source:
     def __init__(self, root: Path, importer: Importer) -> None:
         if not root.is_dir():
             raise DataError(f"{root}: no such folder; give the folder that {importer.name} is in")
-        self.root, self._importer = root, importer
+        self.root, self.importer = root, importer
         self.found = Findings()
 
     @cached_property
@@ -121,7 +122,7 @@ class Source:
         """Every picture must have been explained by the layout: none is skipped in silence."""
         cure = (
             "take it away, or give the folder of this data set alone; "
-            f"`konsil data import` shows the layout of {self._importer.name}"
+            f"`konsil data import` shows the layout of {self.importer.name}"
         )
         for path in sorted(set(self.files).difference(explained)):
             if path.lower().endswith(SUFFIXES):
@@ -135,15 +136,13 @@ class Source:
         ]
         if len(there) > SHOWN:
             there[SHOWN:] = [f"and {len(there) - SHOWN} more folders"]
-        lines = [
-            f"{self.root}: {why}",
-            f"  {self._importer.title} is expected as",
-            *(f"    {line}" for line in self._importer.layout.strip("\n").splitlines()),
-            "  at any depth; found",
-            *(f"    {line}" for line in there or ["nothing: the folder is empty"]),
-            "  -> give the folder into which the data set was unpacked",
-        ]
-        return DataError("\n".join(lines))
+        expected = indent(self.importer.layout.strip("\n"), "    ")
+        found = indent("\n".join(there) or "nothing: the folder is empty", "    ")
+        return DataError(
+            f"{self.root}: {why}\n  {self.importer.title} is expected as\n{expected}\n"
+            f"  at any depth; found\n{found}\n"
+            "  -> give the folder into which the data set was unpacked"
+        )
 
 
 @dataclass(frozen=True)
@@ -186,12 +185,16 @@ class Case(ABC):
 
     @contextmanager
     def blaming(self, file: str) -> Iterator[None]:
-        """A BadFile raised within names this file, beside the image that the case is known by."""
+        """What is wrong with one of the files names it, beside the image the case is known by."""
         try:
             yield
-        except BadFile as bad:
-            detail = ": ".join(filter(None, (self.files[file], bad.detail)))
-            raise BadFile(bad.what, bad.cure, detail) from None
+            return
+        except BadFile as error:
+            bad = error
+        except OSError as error:
+            bad = BadFile("file that cannot be read", "get it again", str(error.strerror))
+        name = "" if file == "image" else self.files[file]
+        raise BadFile(bad.what, bad.cure, ": ".join(filter(None, (name, bad.detail)))) from None
 
     @abstractmethod
     def write(self, folder: Path, options: Options) -> Written:
@@ -254,7 +257,7 @@ class Importer:
             f"licence: {self.licence}",
             f"options: {', '.join(('overwrite', *self.options))}",
             "layout:",
-            *(f"  {line}" for line in self.layout.strip("\n").splitlines()),
+            indent(self.layout.strip("\n"), "  "),
             *([f"  ({self.certainty})"] if self.certainty else []),
         ]
         return "\n".join(lines)
@@ -273,43 +276,3 @@ def importer(name: str, **stated: Any) -> Callable[[F], F]:
         return find
 
     return register
-
-
-# --- what came of it ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Row:
-    """One count, beside the paper's."""
-
-    site: str
-    what: str
-    made: int
-    paper: int | None
-
-
-@dataclass(frozen=True)
-class ImportReport:
-    """What an import made, against the paper's counts."""
-
-    name: str
-    table: str
-    dest: Path
-    rows: tuple[Row, ...]
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The same for machines."""
-        return {**asdict(self), "dest": str(self.dest)}
-
-    def text(self) -> str:
-        """A table and the notes below it."""
-        cells = [("site", "what", "made", "paper")]
-        cells += [
-            (r.site, r.what, f"{r.made:,}", "-" if r.paper is None else f"{r.paper:,}")
-            for r in self.rows
-        ]
-        a, b, c, d = (max(map(len, column)) for column in zip(*cells, strict=True))
-        lines = [f"{w:<{a}}  {x:<{b}}  {y:>{c}}  {z:>{d}}".rstrip() for w, x, y, z in cells]
-        paper = [f"paper: {self.table}"] if self.table else []
-        return "\n".join([*lines, *paper, *(f"- {note}" for note in self.notes)])

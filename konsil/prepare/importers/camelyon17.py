@@ -12,7 +12,7 @@ from pathlib import Path
 
 from konsil.data.listing import read_table
 from konsil.errors import DataError
-from konsil.prepare.importers.base import Case, Options, Source, importer
+from konsil.prepare.importers.base import Options, Source, importer
 from konsil.prepare.importers.pictures import ClassCase
 from konsil.randomness import derive
 
@@ -43,7 +43,7 @@ patches/patient_004_node_4/patch_patient_004_node_4_x_3328_y_21792.png ...
     blocks={site: {"patient": r"patient_(\d+)_node"} for site in SITES.values()},
     options=("images", "seed", "link"),
 )
-def find(source: Source, options: Options) -> list[Case]:
+def find(source: Source, options: Options) -> list[ClassCase]:
     """The rows of metadata.csv, or a random part of them."""
     table = _table(source)
     columns, rows = read_table(table)

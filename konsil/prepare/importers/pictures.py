@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
 from collections.abc import Callable
@@ -39,32 +38,49 @@ class PictureCase(Case):
 
     def write(self, folder: Path, options: Options) -> Written:
         """The file as it is, unless a part of it is cut out; the mask as PNG."""
-        data = read_bytes(self.path("image"))
-        size = picture_size(data)
+        width, height = self.size()
         mask, note = self.mask(self)
-        _check_size(mask, (size[0] // 2 if self.left_half else size[0], size[1]))
-        if not mask.any() and (self.shows or options.crop):
-            cure = "get the file again, or take the image away"
-            raise BadFile(f"mask without {self.shows or 'anything to crop to'}", cure)
+        self._check(mask, (width // 2 if self.left_half else width, height), options)
         box = _square(mask, options.crop) if options.crop else (0, 0, *mask.shape[::-1])
-        as_it_is = box == (0, 0, *size)
+        as_it_is = box == (0, 0, width, height)
         suffix = self.path("image").suffix.lower() if as_it_is else ".png"
         image, label = f"images/{self.name}{suffix}", f"masks/{self.name}.png"
         for path in (image, label):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
         if as_it_is:
-            (folder / image).write_bytes(data)
+            shutil.copyfile(self.path("image"), folder / image)
         else:
-            read_picture(data).crop(box).save(folder / image, compress_level=FAST)
+            self.picture("image").crop(box).save(folder / image, compress_level=FAST)
         inside = Image.fromarray(mask[box[1] : box[3], box[0] : box[2]])
         inside.putpalette(PALETTE)  # with one, no filters are tried: three times as fast
         inside.save(folder / label, compress_level=FAST)
         return Written(image, label, {"images": 1}, note)
 
+    def _check(self, mask: NDArray[np.uint8], size: tuple[int, int], options: Options) -> None:
+        if mask.shape[::-1] != size:
+            detail = "mask {} x {}, image {} x {}".format(*mask.shape[::-1], *size)
+            raise BadFile("mask of another size than its image", "get both files again", detail)
+        if not mask.any() and (self.shows or options.crop):
+            cure = "get the file again, or take the image away"
+            raise BadFile(f"mask without {self.shows or 'anything to crop to'}", cure)
+
+    def size(self) -> tuple[int, int]:
+        """Width and height of the image from its header; nothing is decoded."""
+        with self.blaming("image"), self.path("image").open("rb") as file:
+            try:
+                return Image.open(file, formats=FORMATS).size
+            except OSError:
+                detail = f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+                raise BadFile("image that cannot be read", "get it again", detail) from None
+
+    def picture(self, file: str) -> Image.Image:
+        """One of its files, decoded."""
+        with self.blaming(file):
+            return read_picture(self.path(file).read_bytes())
+
     def values(self, file: str) -> NDArray[np.uint8]:
         """The grey values of a mask file, [H, W], whatever palette or colours encode them."""
-        with self.blaming(file):
-            return np.asarray(read_picture(read_bytes(self.path(file))).convert("L"))
+        return np.asarray(self.picture(file).convert("L"))
 
     def binary(self, file: str) -> NDArray[np.bool_]:
         """A mask file of one structure: white, or 1, on black."""
@@ -103,29 +119,6 @@ class ClassCase(Case):
         except FileNotFoundError:
             raise BadFile("missing image", "unpack the data again") from None
         return Written(image, self.label, {"images": 1})
-
-
-def read_bytes(path: Path) -> bytes:
-    """The content of a file; BadFile if it cannot be read."""
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise BadFile("file that cannot be read", "get it again", str(error.strerror)) from None
-
-
-def picture_size(data: bytes) -> tuple[int, int]:
-    """Width and height from a file's header; nothing is decoded."""
-    try:
-        return Image.open(io.BytesIO(data), formats=FORMATS).size
-    except OSError:
-        detail = f"not {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        raise BadFile("image that cannot be read", "get it again", detail) from None
-
-
-def _check_size(mask: NDArray[np.uint8], size: tuple[int, int]) -> None:
-    if mask.shape[::-1] != size:
-        detail = "mask {} x {}, image {} x {}".format(*mask.shape[::-1], *size)
-        raise BadFile("mask of another size than its image", "get both files again", detail)
 
 
 def _square(mask: NDArray[np.uint8], factor: float) -> tuple[int, int, int, int]:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops
 
-from konsil.data.readers import read_picture
 from konsil.prepare.importers.base import (
     TWICE,
     UNPAIRED,
@@ -24,7 +23,7 @@ from konsil.prepare.importers.base import (
     Source,
     importer,
 )
-from konsil.prepare.importers.pictures import FUNDUS_HEAD, FundusCase, Masked, read_bytes
+from konsil.prepare.importers.pictures import FUNDUS_HEAD, FundusCase, Masked
 
 Mask = NDArray[np.bool_]
 SITES = {"binrushed": "riga_binrushed", "magrabi": "riga_magrabia", "messidor": "riga_messidor"}
@@ -104,14 +103,13 @@ def _case(
 
 def _majority(case: FundusCase) -> Masked:
     """What more than half of the usable graders marked, and who was not usable."""
-    picture = read_picture(read_bytes(case.path("image"))).convert("RGB")
+    picture = case.picture("image").convert("RGB")
     votes = np.zeros((2, picture.height, picture.width), dtype=np.uint8)  # disc and cup
     usable = 0
     graders = sorted(case.files.keys() - {"image"})
     unusable = [f"grader {g} (no file)" for g in map(str, range(1, 7)) if g not in graders]
     for grader in graders:
-        with case.blaming(grader):
-            copy = read_picture(read_bytes(case.path(grader))).convert("RGB")
+        copy = case.picture(grader).convert("RGB")
         try:
             votes += outlined(_lines(picture, copy))
             usable += 1

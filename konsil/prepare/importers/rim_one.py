@@ -21,14 +21,7 @@ from PIL import Image, ImageDraw
 
 from konsil.data.findings import BadFile
 from konsil.prepare.importers.base import Case, Head, Options, Source, importer
-from konsil.prepare.importers.pictures import (
-    DISC,
-    FUNDUS_HEAD,
-    FundusCase,
-    Masked,
-    picture_size,
-    read_bytes,
-)
+from konsil.prepare.importers.pictures import DISC, FUNDUS_HEAD, FundusCase, Masked
 
 SITE = "rim_one"
 DISC_HEAD = {"task": "segmentation", "structures": {"disc": [DISC]}, "channels": 3}
@@ -149,22 +142,23 @@ def _outline(case: FundusCase) -> Masked:
     """The inside of a smooth closed curve through the points of the text file."""
     from scipy.interpolate import CubicSpline
 
-    points = outline_points(case.path(OUTLINE), case.files[OUTLINE])
+    with case.blaming(OUTLINE):
+        points = outline_points(case.path(OUTLINE))
     closed = np.array([*points, points[0]])
     curve = CubicSpline(np.arange(len(closed)), closed, bc_type="periodic")
     fine = curve(np.linspace(0, len(points), 32 * len(points), endpoint=False))
-    mask = Image.new("L", picture_size(read_bytes(case.path("image"))))
+    mask = Image.new("L", case.size())
     ImageDraw.Draw(mask).polygon([tuple(point) for point in fine], fill=DISC)
     return np.asarray(mask), ""
 
 
-def outline_points(path: Path, name: str) -> list[tuple[float, float]]:
+def outline_points(path: Path) -> list[tuple[float, float]]:
     """x and y of the points; a title, the disc's centre and an ellipse around them are skipped.
 
     One number stands in a line: x and y of the centre, then of the points, then a further title.
     """
     numbers: list[float] = []
-    for word in read_bytes(path).decode("latin-1").split():
+    for word in path.read_text(encoding="latin-1").split():
         if re.fullmatch(r"-?\d+(?:\.\d+)?", word):
             numbers.append(float(word))
         elif numbers:
@@ -172,7 +166,7 @@ def outline_points(path: Path, name: str) -> list[tuple[float, float]]:
     points = list(zip(numbers[2::2], numbers[3::2], strict=False))
     if len(numbers) % 2 or len(points) < 3:
         cure = "get the file again: a centre and at least three points are expected"
-        raise BadFile("outline that is not understood", cure, f"{name}: {len(numbers)} numbers")
+        raise BadFile("outline that is not understood", cure, f"{len(numbers)} numbers")
     return points
 
 

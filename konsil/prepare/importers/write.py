@@ -13,7 +13,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -29,17 +29,7 @@ from konsil.data.sources import SPLITS
 from konsil.data.volumes.formats import suffix_of
 from konsil.errors import DataError
 from konsil.files import locked, write_text
-from konsil.prepare.importers.base import (
-    IMPORTERS,
-    Case,
-    Importer,
-    ImportReport,
-    LeftOut,
-    Options,
-    Row,
-    Source,
-    Written,
-)
+from konsil.prepare.importers.base import IMPORTERS, Case, LeftOut, Options, Source, Written
 from konsil.randomness import derive
 from konsil.version import __version__
 
@@ -49,6 +39,43 @@ HEADER = (
 )
 Progress = Callable[[str, int, int], None]  # site, cases done, cases in all
 Pairs = list[tuple[Case, Written]]  # of a site
+
+
+@dataclass(frozen=True)
+class Row:
+    """One count, beside the paper's."""
+
+    site: str
+    what: str
+    made: int
+    paper: int | None
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What an import made, against the paper's counts."""
+
+    name: str
+    table: str
+    dest: Path
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for machines."""
+        return {**asdict(self), "dest": str(self.dest)}
+
+    def text(self) -> str:
+        """A table and the notes below it."""
+        cells = [("site", "what", "made", "paper")]
+        cells += [
+            (r.site, r.what, f"{r.made:,}", "-" if r.paper is None else f"{r.paper:,}")
+            for r in self.rows
+        ]
+        a, b, c, d = (max(map(len, column)) for column in zip(*cells, strict=True))
+        lines = [f"{w:<{a}}  {x:<{b}}  {y:>{c}}  {z:>{d}}".rstrip() for w, x, y, z in cells]
+        paper = [f"paper: {self.table}"] if self.table else []
+        return "\n".join([*lines, *paper, *(f"- {note}" for note in self.notes)])
 
 
 def import_dataset(
@@ -74,7 +101,7 @@ def import_dataset(
         raise DataError(f"{dest}: is a file; name a folder to import into")
     try:
         with locked(dest):
-            return _Import(importer, origin, dest, options).run(report or (lambda *_: None))
+            return _Import(origin, dest, options).run(report or (lambda *_: None))
     except OSError as error:
         raise DataError(
             f"{error.filename or dest}: {error.strerror or error}; nothing was imported. Make "
@@ -85,8 +112,9 @@ def import_dataset(
 class _Import:
     """One data set on its way from the folder it was downloaded into to its sites."""
 
-    def __init__(self, importer: Importer, source: Source, dest: Path, options: Options) -> None:
-        self.importer, self.source, self.dest, self.options = importer, source, dest, options
+    def __init__(self, source: Source, dest: Path, options: Options) -> None:
+        self.source, self.dest, self.options = source, dest, options
+        self.importer = importer = source.importer
         self.building = dest / ".importing"
         self.record = dest / "imported" / f"{importer.name}.json"
         self.earlier = _read_record(self.record)
@@ -113,15 +141,14 @@ class _Import:
         path, head = self.dest / NAME, self.head
         if not path.exists():
             return {**head, "sites": {}}
-        labels = read_manifest(path).labels or []
-        present: dict[str, Any] = parse_yaml(path, "federation file")
-        task = present.get("task", "segmentation")
-        wanted = list(head.get("structures") or head.get("classes") or [])
-        if task != head["task"] or set(labels) != set(wanted):
+        there = read_manifest(path)
+        labels, wanted = there.labels or [], [*head.get("structures", head.get("classes", ()))]
+        if there.task != head["task"] or set(labels) != set(wanted):
             raise DataError(
-                f"{path}: is a {task} of {', '.join(labels)}, and {self.importer.name} is a "
+                f"{path}: is a {there.task} of {', '.join(labels)}, and {self.importer.name} is a "
                 f"{head['task']} of {', '.join(wanted)}; import it into another folder"
             )
+        present: dict[str, Any] = parse_yaml(path, "federation file")
         return present
 
     def _find(self) -> list[Case]:
@@ -303,13 +330,17 @@ def _suffixes(paths: Sequence[str]) -> str:
 
 def _write_list(path: Path, pairs: Pairs) -> None:
     """Image, label, and if known patient and split of every case."""
+    known = any(case.patient for case, _ in pairs)
     rows = [
-        {"image": made.image, "label": made.label, "patient": case.whose, "split": case.part}
+        {
+            "image": made.image,
+            "label": made.label,
+            "patient": case.whose if known else "",
+            "split": case.part,
+        }
         for case, made in pairs
     ]
-    columns = ["image", "label"]
-    columns += ["patient"] if any(case.patient for case, _ in pairs) else []
-    columns += ["split"] if any(case.part for case, _ in pairs) else []
+    columns = [column for column in rows[0] if any(row[column] for row in rows)]
     text = io.StringIO()
     table = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     table.writeheader()
