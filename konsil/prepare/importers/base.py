@@ -21,7 +21,6 @@ from konsil.registry import Registry
 JUNK = frozenset({"__macosx", "thumbs.db", "desktop.ini"})  # what unpacking leaves
 SHOWN = 12  # folders of a download that is not understood
 UNPAIRED = "get the data set again, or take the file away"
-TWICE = "keep one of the two; was the data set unpacked twice?"
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,10 @@ class Source:
     def named(self, pattern: str, of: Collection[str] | None = None) -> dict[str, str]:
         """The same where a name must not occur twice."""
         files = self.by_name(pattern, of)
+        cure = "keep one of the two; was the data set unpacked twice?"
         for first, *others in files.values():
             for other in others:
-                self.refuse("file that is there twice", f"{first} and {other}", TWICE)
+                self.refuse("file that is there twice", f"{first} and {other}", cure)
         return {key: paths[0] for key, paths in files.items()}
 
     def pairs(
@@ -101,16 +101,16 @@ class Source:
             if not own:
                 raise self.not_understood(f"no {text} of it was found")
             for key in sorted(images.keys() - own.keys()):
-                self.refuse(f"image without a {text}", images[key], UNPAIRED)
+                self.refuse(f"image without a {text}", images[key])
             for key in sorted(own.keys() - images.keys()):
-                self.refuse(f"{text} without an image", own[key], UNPAIRED)
+                self.refuse(f"{text} without an image", own[key])
         if explained is not None:
             known = {path for own in found.values() for path in own.values()}
             self.refuse_unexplained(known.union(explained))
         self.raise_if_any()
         return {key: {kind: own[key] for kind, own in found.items()} for key in images}
 
-    def refuse(self, what: str, where: str, cure: str) -> None:
+    def refuse(self, what: str, where: str, cure: str = UNPAIRED) -> None:
         """A mistake in the folder; all of them are raised together when the cases are found."""
         self.found.add(what, where, cure)
 

@@ -9,28 +9,19 @@ reported.
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops
 
-from konsil.prepare.importers.base import (
-    TWICE,
-    UNPAIRED,
-    Case,
-    LeftOut,
-    LeftOutCase,
-    Options,
-    Source,
-    importer,
-)
+from konsil.prepare.importers.base import Case, LeftOut, LeftOutCase, Options, Source, importer
 from konsil.prepare.importers.pictures import FUNDUS_HEAD, FundusCase, Masked
 
 Mask = NDArray[np.bool_]
 SITES = {"binrushed": "riga_binrushed", "magrabi": "riga_magrabia", "messidor": "riga_messidor"}
-FILE = (
-    r"(?P<folder>(?:binrushed|magrabi|messidor)[^/]*)/"
-    r"image\s*(?P<number>\d+)(?:prime|-(?P<grader>\d))\.(?:tiff?|jpe?g|png|bmp)"
-)
+PICTURE = r"((?:binrushed|magrabi|messidor)[^/]*)/image\s*(\d+){}\.(?:tiff?|jpe?g|png|bmp)"
+ENDINGS = {"image": "prime", **{grader: f"-{grader}" for grader in "123456"}}
 CORRECTED = "-corrected"  # BinRushed1-Corrected replaces BinRushed1, which has no prime pictures
 DIFFERENT = 30  # grey levels; lines are drawn in a plain colour, compression stays below
 BRIDGED = (0, 1, 2)  # pixels by which a line is thickened until it is closed
@@ -67,35 +58,32 @@ MESSIDOR/image1prime.tif, image1-1.tif ... image1-6.tif
 )
 def find(source: Source, options: Options) -> list[Case]:
     """Every picture with the copies of its graders; whatever of the three sources is there."""
-    found = source.matching(FILE)
-    if not found:
+    pictures: dict[str, dict[str, str]] = {}  # folder_number -> image, 1 ... -> path
+    for kind, ending in ENDINGS.items():
+        for key, path in source.named(PICTURE.format(ending)).items():
+            pictures.setdefault(key, {})[kind] = path
+    if not pictures:
         raise source.not_understood("no RIGA picture was found")
-    source.refuse_unexplained(found)
-    pictures: dict[tuple[str, int], dict[str, str]] = {}  # folder, number -> prime, 1 ... -> path
-    for path, match in found.items():
-        files = pictures.setdefault((match["folder"], int(match["number"])), {})
-        first = files.setdefault(match["grader"] or "prime", path)
-        if first != path:
-            source.refuse("file that is there twice", f"{first} and {path}", TWICE)
-    replaced = {f.lower().removesuffix(CORRECTED) for f, _ in pictures if CORRECTED in f.lower()}
-    return [_case(source, *which, files, replaced) for which, files in sorted(pictures.items())]
+    source.refuse_unexplained(path for files in pictures.values() for path in files.values())
+    folders = {key.rpartition("_")[0] for key in pictures}
+    return [
+        _case(source, key, files, f"{key.rpartition('_')[0]}{CORRECTED}" in folders)
+        for key, files in pictures.items()
+    ]
 
 
-def _case(
-    source: Source, folder: str, number: int, files: dict[str, str], replaced: set[str]
-) -> Case:
-    if list(files) == ["prime"]:
-        source.refuse("picture without a grader's copy", files["prime"], UNPAIRED)
-    site = next(site for name, site in SITES.items() if folder.lower().startswith(name))
+def _case(source: Source, key: str, files: dict[str, str], replaced: bool) -> Case:
+    first = next(iter(files.values()))
+    folder, number = PurePosixPath(first).parent.name, key.rpartition("_")[2]
+    site = next(site for name, site in SITES.items() if key.startswith(name))
     name = f"{folder}_image{number}"
-    graders = {grader: path for grader, path in files.items() if grader != "prime"}
-    image = {"image": files.get("prime") or next(iter(files.values()))}
-    if folder.lower() in replaced:
-        return LeftOutCase(source, site, name, image, f"the corrected folder replaces {folder}")
-    if "prime" not in files:
+    if list(files) == ["image"]:
+        source.refuse("picture without a grader's copy", first)
+    if replaced or "image" not in files:
         why = f"there is no picture without lines (image{number}prime)"
-        return LeftOutCase(source, site, name, image, why)
-    return FundusCase(source, site, name, {**image, **graders}, _majority)
+        why = f"the corrected folder replaces {folder}" if replaced else why
+        return LeftOutCase(source, site, name, {"image": first}, why)
+    return FundusCase(source, site, name, files, _majority)
 
 
 # --- from lines to masks --------------------------------------------------------------------------
