@@ -294,7 +294,7 @@ def _with_validation(cases: Sequence[Case], seed: int) -> list[Case]:
         if "val" not in {case.part for case in own}:
             training = {case.whose for case in own if case.part == "train"}
             order = sorted(training, key=lambda who: derive(seed, "validation", site, who))
-            drawn = order[: len(order) // 3]
+            drawn = set(order[: len(order) // 3])
             own = [replace(case, part="val") if case.whose in drawn else case for case in own]
         if {case.part for case in own} != set(SPLITS):
             raise DataError(
@@ -331,18 +331,11 @@ def _suffixes(paths: Sequence[str]) -> str:
 def _write_list(path: Path, pairs: Pairs) -> None:
     """Image, label, and if known patient and split of every case."""
     known = any(case.patient for case, _ in pairs)
-    rows = [
-        {
-            "image": made.image,
-            "label": made.label,
-            "patient": case.whose if known else "",
-            "split": case.part,
-        }
-        for case, made in pairs
+    rows = [("image", "label", "patient", "split")]
+    rows += [
+        (made.image, made.label, case.whose if known else "", case.part) for case, made in pairs
     ]
-    columns = [column for column in rows[0] if any(row[column] for row in rows)]
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     text = io.StringIO()
-    table = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows(zip(*columns, strict=True))
     write_text(path, text.getvalue())
