@@ -21,7 +21,8 @@ from konsil.prepare.importers.pictures import FUNDUS_HEAD, FundusCase, Masked
 Mask = NDArray[np.bool_]
 SITES = {"binrushed": "riga_binrushed", "magrabi": "riga_magrabia", "messidor": "riga_messidor"}
 PICTURE = r"((?:binrushed|magrabi|messidor)[^/]*)/image\s*(\d+){}\.(?:tiff?|jpe?g|png|bmp)"
-ENDINGS = {"image": "prime", **{grader: f"-{grader}" for grader in "123456"}}
+GRADERS = "123456"
+ENDINGS = {"image": "prime", **{grader: f"-{grader}" for grader in GRADERS}}
 CORRECTED = "-corrected"  # BinRushed1-Corrected replaces BinRushed1, which has no prime pictures
 DIFFERENT = 30  # grey levels; lines are drawn in a plain colour, compression stays below
 BRIDGED = (0, 1, 2)  # pixels by which a line is thickened until it is closed
@@ -79,11 +80,13 @@ def _case(source: Source, key: str, files: dict[str, str], replaced: bool) -> Ca
     name = f"{folder}_image{number}"
     if list(files) == ["image"]:
         source.refuse("picture without a grader's copy", first)
-    if replaced or "image" not in files:
+    if replaced:
+        why = f"the corrected folder replaces {folder}"
+    elif "image" not in files:
         why = f"there is no picture without lines (image{number}prime)"
-        why = f"the corrected folder replaces {folder}" if replaced else why
-        return LeftOutCase(source, site, name, {"image": first}, why)
-    return FundusCase(source, site, name, files, _majority)
+    else:
+        return FundusCase(source, site, name, files, _majority)
+    return LeftOutCase(source, site, name, {"image": first}, why)
 
 
 # --- from lines to masks --------------------------------------------------------------------------
@@ -93,10 +96,8 @@ def _majority(case: FundusCase) -> Masked:
     """What more than half of the usable graders marked, and who was not usable."""
     picture = case.picture("image").convert("RGB")
     votes = np.zeros((2, picture.height, picture.width), dtype=np.uint8)  # disc and cup
-    usable = 0
-    graders = sorted(case.files.keys() - {"image"})
-    unusable = [f"grader {g} (no file)" for g in map(str, range(1, 7)) if g not in graders]
-    for grader in graders:
+    usable, unusable = 0, [f"grader {g} (no file)" for g in GRADERS if g not in case.files]
+    for grader in filter(case.files.get, GRADERS):
         copy = case.picture(grader).convert("RGB")
         try:
             votes += outlined(_lines(picture, copy))
