@@ -11,7 +11,6 @@ Both layouts are as the recipe and the repositories' lists of files show them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,7 @@ PATIENT = r"ProstateX-\d{4}"
 GLAND = rf"mask_prostate/({PATIENT})\.nii(?:\.gz)?"
 RELEASES = ("zones", "gland")
 Files = dict[str, list[str]]  # by patient
+Found = dict[str, dict[str, str]]  # patient -> image and mask
 
 
 @importer(
@@ -56,9 +56,13 @@ def find(source: Source, options: Options) -> list[Case]:
     """The cases of one release of masks."""
     folders = dicom_folders(source, PATIENT)
     segmentations = _segmentations(source, folders)
-    if _release(source, options, bool(segmentations)) == "zones":
-        return _zones(source, folders, segmentations)
-    return _glands(source, folders)
+    zones = _release(source, options, bool(segmentations)) == "zones"
+    found = _zones(source, folders, segmentations) if zones else _glands(source, folders)
+    read = _read_zones if zones else read_scan
+    return [
+        VolumeCase(source, SITE, patient.replace("prostatex", "ProstateX"), files, read)
+        for patient, files in found.items()
+    ]
 
 
 def _release(source: Source, options: Options, zones: bool) -> str:
@@ -78,13 +82,6 @@ def _release(source: Source, options: Options, zones: bool) -> str:
     return fitting[0]
 
 
-def _case(
-    source: Source, patient: str, image: str, mask: str, read: Callable[[Case], Scan]
-) -> Case:
-    name = patient.replace("prostatex", "ProstateX")
-    return VolumeCase(source, SITE, name, {"image": image, "mask": mask}, read)
-
-
 # --- zones: DICOM SEG -----------------------------------------------------------------------------
 
 
@@ -99,9 +96,9 @@ def _segmentations(source: Source, folders: Files) -> Files:
     return found
 
 
-def _zones(source: Source, folders: Files, segmentations: Files) -> list[Case]:
+def _zones(source: Source, folders: Files, segmentations: Files) -> Found:
     """Each segmentation with the folder of the series that it was drawn on."""
-    cases: list[Case] = []
+    found: Found = {}
     for patient, (seg, *others) in segmentations.items():
         references = _header(source, seg).get("ReferencedSeriesSequence", [])
         drawn_on = {str(item.SeriesInstanceUID) for item in references}
@@ -114,8 +111,8 @@ def _zones(source: Source, folders: Files, segmentations: Files) -> list[Case]:
             cure = "download the T2 series that PROSTATEx-Seg-Zones lists for it"
             source.refuse("segmentation without its image", seg, cure)
         else:
-            cases.append(_case(source, patient, fitting[0], seg, _read_zones))
-    return cases
+            found[patient] = {"image": fitting[0], "mask": seg}
+    return found
 
 
 def _header(source: Source, name: str) -> Dataset:
@@ -146,11 +143,11 @@ def _read_zones(case: Case) -> Scan:
 # --- gland: NIfTI ---------------------------------------------------------------------------------
 
 
-def _glands(source: Source, folders: Files) -> list[Case]:
+def _glands(source: Source, folders: Files) -> Found:
     """Each mask with the T2 series that image_list.csv names, as NIfTI or DICOM."""
     listed = _image_list(source)
     volumes = source.by_name(rf"({PATIENT}_t2_tse_tra[^/.]*)\.nii(?:\.gz)?")
-    cases: list[Case] = []
+    found: Found = {}
     for patient, mask in sorted(source.named(GLAND).items()):
         fitting: list[str] = []
         if patient in listed:
@@ -159,14 +156,14 @@ def _glands(source: Source, folders: Files) -> list[Case]:
             fitting += sorted(volumes.get(series, []), key=lambda path: "lesions/" in path.lower())
             fitting += [f for f in folders.get(patient, []) if begin.match(PurePosixPath(f).name)]
         if fitting:
-            cases.append(_case(source, patient, fitting[0], mask, read_scan))
+            found[patient] = {"image": fitting[0], "mask": mask}
         else:
             cure = (
                 "put Files/prostate/Images or TCIA's PROSTATEx collection, and image_list.csv, "
                 "beside the masks"
             )
             source.refuse("mask without its image", mask, cure)
-    return cases
+    return found
 
 
 def _image_list(source: Source) -> dict[str, str]:
