@@ -395,7 +395,7 @@ def test_the_map_shows_the_widest_directions():
 def test_of_very_many_images_each_site_gives_its_share():
     items = [Item("a", f"{k}.png", "", str(k), "train") for k in range(4000)]
     items += [Item("b", f"{k}.png", "", str(k), "train") for k in range(100)]
-    data = measured(seen_of(*items), items, seed=0)
+    data = measured(seen_of(*items), seed=0)
     sites = [item.site for item in data.items]
     assert sites.count("a") == MOST_IMAGES // 2
     assert sites.count("b") == 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,6 @@ from konsil.data.recipe import mask_files
 from konsil.data.sources import Item
 from konsil.prepare.check.look import Seen
 from konsil.prepare.check.similarity import links
-
-Splits = Mapping[tuple[str, str], str]  # site and patient -> split
 
 
 @dataclass(frozen=True)
@@ -32,19 +30,17 @@ class Copy:
 
     def to_json(self) -> dict[str, Any]:
         """Who, where, and how much alike."""
-        both = [
-            {"site": i.site, "split": i.split, "image": i.name} for i in (self.first, self.second)
-        ]
+        both = [{"site": i.site, "split": i.split, "image": i.name} for i in self.pair]
         return {"images": both, "exact": self.similarity is None, "similarity": self.similarity}
 
 
-def find_copies(seen: Sequence[Seen], splits: Splits) -> list[Copy]:
+def find_copies(seen: Sequence[Seen]) -> list[Copy]:
     """Exact copies, then those that only look the same and are of different patients."""
     digests = _digests(seen)
-    exact = exact_copies([_with_split(one.item, splits) for one in seen], digests)
+    exact = exact_copies([one.item for one in seen], digests)
     copies = [Copy(first, second, None) for first, second in exact]
     found: set[tuple[str, str]] = set()
-    for first, second, similarity in _alike(seen, splits):
+    for first, second, similarity in _alike(seen):
         files = first.image, second.image
         if digests[first.image] != digests[second.image] and files not in found:
             copies.append(Copy(first, second, round(similarity, 3)))
@@ -56,24 +52,15 @@ def _digests(seen: Sequence[Seen]) -> dict[str, str]:
     return {name: digest for one in seen for name, digest in one.digests.items()}
 
 
-def _with_split(item: Item, splits: Splits) -> Item:
-    return replace(item, split=splits.get((item.site, item.patient), item.split))
-
-
-def _alike(seen: Sequence[Seen], splits: Splits) -> list[tuple[Item, Item, float]]:
-    images = [_with_split(image, splits) for one in seen for image in one.images]
-    if not images:
-        return []
-    alike = links(
-        np.concatenate([one.thumbnails for one in seen]),
-        _numbered([image.site for image in images]),
-        _numbered([f"{image.site}/{image.patient}" for image in images]),
-    )
-    return [(images[i], images[j], similarity) for i, j, similarity in alike]
-
-
-def _numbered(names: Sequence[str]) -> Any:
-    return np.unique(np.array(names), return_inverse=True)[1]
+def _alike(seen: Sequence[Seen]) -> Iterator[tuple[Item, Item, float]]:
+    if not seen:
+        return
+    images = [image for one in seen for image in one.images]
+    _, sites = np.unique([image.site for image in images], return_inverse=True)
+    patients = [f"{image.site}/{image.patient}" for image in images]
+    _, numbers = np.unique(patients, return_inverse=True)
+    for i, j, similarity in links(np.concatenate([o.thumbnails for o in seen]), sites, numbers):
+        yield images[i], images[j], similarity
 
 
 # --- in words -----------------------------------------------------------------------------------
@@ -83,30 +70,10 @@ def notes_on(copies: Sequence[Copy], seen: Sequence[Seen]) -> Iterator[Note]:
     """What the copies mean for training."""
     exact = [one.pair for one in copies if one.similarity is None]
     near = [one.pair for one in copies if one.similarity is not None]
-    visits = ". If they are slices or visits of one patient, say so by `patient`"
     yield from _labelled_differently(exact, _digests(seen))
     yield from _by_place(exact, "the same, byte for byte, as", "")
+    visits = ". If they are slices or visits of one patient, say so by `patient`"
     yield from _by_place(near, "almost the same as", visits)
-
-
-def _by_place(pairs: Sequence[Pair], how: str, also: str) -> Iterator[Note]:
-    rest = [(a, b) for a, b in pairs if a.split == b.split]
-    sites = [(a, b) for a, b in rest if a.site != b.site]
-    within = [(a, b) for a, b in rest if a.site == b.site]
-    yield from between_splits(pairs, how)
-    if sites:
-        text = (
-            f"{how_many(sites)} {how} one at another site, such as {_at_sites(sites[0])}; a site "
-            "then learns from, or is tested on, another one's data: keep each at one site"
-        )
-        yield Note("copies at several sites", text)
-    if within:
-        a, b = within[0]
-        text = (
-            f"{how_many(within)} {how} another one of the same site and split, such as {a.name} "
-            f"and {b.name}; they count double: take the copies away{also}"
-        )
-        yield Note("copies in one split", text)
 
 
 def _labelled_differently(pairs: Sequence[Pair], digests: Mapping[str, str]) -> Iterator[Note]:
@@ -119,11 +86,30 @@ def _labelled_differently(pairs: Sequence[Pair], digests: Mapping[str, str]) -> 
     if different:
         text = (
             f"{how_many(different)} the same, byte for byte, as one with another label, such as "
-            f"{_at_sites(different[0])}; find out which label is right, and keep that one"
+            f"{_at_sites(*different[0])}; find out which label is right, and keep that one"
         )
         yield Note("copies with different labels", text)
 
 
-def _at_sites(pair: Pair) -> str:
-    a, b = pair
+def _by_place(pairs: Sequence[Pair], how: str, also: str) -> Iterator[Note]:
+    yield from between_splits(pairs, how)
+    rest = [(a, b) for a, b in pairs if a.split == b.split]
+    sites = [(a, b) for a, b in rest if a.site != b.site]
+    within = [(a, b) for a, b in rest if a.site == b.site]
+    if sites:
+        text = (
+            f"{how_many(sites)} {how} one at another site, such as {_at_sites(*sites[0])}; a site "
+            "then learns from, or is tested on, another one's data: keep each at one site"
+        )
+        yield Note("copies at several sites", text)
+    if within:
+        a, b = within[0]
+        text = (
+            f"{how_many(within)} {how} another one of the same site and split, such as {a.name} "
+            f"and {b.name}; they count double: take the copies away{also}"
+        )
+        yield Note("copies in one split", text)
+
+
+def _at_sites(a: Item, b: Item) -> str:
     return f"{a.name} ({a.site}) and {b.name} ({b.site})"

@@ -35,8 +35,7 @@ def by_threads(
     work: Callable[[Given], Made], given: Sequence[Given]
 ) -> Generator[Made, None, None]:
     """What `work` makes of each, in order."""
-    threads = ThreadPoolExecutor(THREADS)
-    yield from _in_order(threads, lambda span: [work(given[k]) for k in span], len(given), 1)
+    yield from _in_order(ThreadPoolExecutor(THREADS), lambda k: [work(given[k])], range(len(given)))
 
 
 def by_processes(
@@ -53,7 +52,7 @@ def by_processes(
     fork = multiprocessing.get_context("fork")
     processes = ProcessPoolExecutor(THREADS, fork, _begin, (work, given, in_hand))
     try:
-        yield from _in_order(processes, _do, len(given), CHUNK)
+        yield from _in_order(processes, _do, range(0, len(given), CHUNK))
     except BrokenProcessPool:
         at = " or ".join(name(one) for k, one in enumerate(given) if in_hand[k])
         raise DataError(
@@ -64,16 +63,16 @@ def by_processes(
 
 
 def _in_order(
-    executor: Executor, do: Callable[[range], list[Any]], count: int, size: int
+    executor: Executor, do: Callable[[int], list[Any]], begins: Sequence[int]
 ) -> Iterator[Any]:
-    """The results of all spans of 0 to `count`; a new span is handed out as one is taken.
+    """What is done from each of these places on; the next begins as one's results are taken.
 
     However it ends, nothing more is begun, and no thread and no process is left behind.
     """
     waiting: deque[Future[list[Any]]] = deque()
     try:
-        for begin in range(0, count, size):
-            waiting.append(executor.submit(do, range(begin, min(begin + size, count))))
+        for begin in begins:
+            waiting.append(executor.submit(do, begin))
             if len(waiting) == AHEAD * THREADS:
                 yield from waiting.popleft().result()
         while waiting:
@@ -87,9 +86,9 @@ def _in_order(
 _task: tuple[Callable[[Any], Any], Sequence[Any], mmap.mmap]
 
 
-def _begin(work: Callable[[Any], Any], given: Sequence[Any], in_hand: mmap.mmap) -> None:
+def _begin(*task: Any) -> None:
     global _task
-    _task = work, given, in_hand
+    _task = task
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked decides when to end
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -101,10 +100,10 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _do(span: range) -> list[Any]:
+def _do(begin: int) -> list[Any]:
     work, given, in_hand = _task
     made = []
-    for k in span:
+    for k in range(begin, min(begin + CHUNK, len(given))):
         in_hand[k] = 1
         made.append(work(given[k]))
         in_hand[k] = 0

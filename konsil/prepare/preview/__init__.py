@@ -36,7 +36,7 @@ def write_preview(
     if not result.seen:
         reasons = "; ".join(problem.what for problem in result.errors) or "no images"
         raise DataError(f"{path}: nothing to show: {reasons}. `konsil data check` says more")
-    shift = measure_shift(result.seen, result.images, seed)
+    shift = measure_shift(result.seen, seed)
     sheets = _sheets(result, images, seed, report)
     try:
         write_text(out, render(result, shift, sheets))

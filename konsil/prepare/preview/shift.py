@@ -40,10 +40,9 @@ class Measured:
         return np.array([place[item.site] for item in self.items])
 
 
-def measured(seen: Sequence[Seen], images: Sequence[Item], seed: int) -> Measured:
+def measured(seen: Sequence[Seen], seed: int) -> Measured:
     """All images, or an even draw from the sites if there are too many."""
-    splits = {(item.site, item.name): item for item in images}
-    items = [splits[item.site, item.name] for one in seen for item in one.images]
+    items = [item for one in seen for item in one.images]
     chosen = _drawn(items, seed)
     return Measured(
         [items[k] for k in chosen],
@@ -80,9 +79,9 @@ class Shift:
         return self.data.statistics.shape[1] > len(STATISTICS)
 
 
-def measure_shift(seen: Sequence[Seen], images: Sequence[Item], seed: int) -> Shift | None:
+def measure_shift(seen: Sequence[Seen], seed: int) -> Shift | None:
     """Everything there is to know of it; None of a single site."""
-    data = measured(seen, images, seed)
+    data = measured(seen, seed)
     if len(data.sites) < 2:
         return None
     return Shift(data, distances(data), embed(data), guess_sites(data, seed))
