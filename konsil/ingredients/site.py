@@ -15,7 +15,7 @@ from konsil.data import Images, TrainingData, augment_light
 from konsil.evaluation import batches, columns_of
 from konsil.ingredients.context import Context, TrainedNetwork, Upload, moments_of
 from konsil.ingredients.learner import Learner, recompute_statistics
-from konsil.networks import Network, build_network
+from konsil.networks import Network, NetworkSpec, build_network
 from konsil.randomness import generator
 from konsil.tasks import Task
 from konsil.weights import BoundNetwork, Parts, Weights
@@ -39,21 +39,24 @@ class Networks:
         """The learner of that name, made when it is first needed."""
         if name not in self._learners:
             trained = self.trained[name]
-            bound = BoundNetwork(build_network(trained.spec), self.device)
-            training = self.context.training
+            bound, training = self.build(trained.spec), self.context.training
             self._learners[name] = Learner(bound, training, trained.lr, trained.only)
         return self._learners[name]
 
     def frozen(self, slot: str) -> BoundNetwork:
         """A further network of the task that is asked and never trained, one a slot."""
         if slot not in self._frozen:
-            self._frozen[slot] = BoundNetwork(build_network(self.context.network), self.device)
+            self._frozen[slot] = self.build(self.context.network)
         return self._frozen[slot]
 
     @cached_property
     def evaluator(self) -> BoundNetwork:
         """The network that answers in validation and evaluation, apart from what is trained."""
-        return BoundNetwork(build_network(self.context.network), self.device)
+        return self.build(self.context.network)
+
+    def build(self, spec: NetworkSpec) -> BoundNetwork:
+        """One more network, on this process's device."""
+        return BoundNetwork(build_network(spec), self.device)
 
 
 class Memory(Protocol):
