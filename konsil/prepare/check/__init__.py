@@ -71,9 +71,7 @@ class CheckResult:
             "labels": list(self.labels),
             "sites": {site: asdict(facts) for site, facts in self.sites.items()},
             "errors": [asdict(problem) for problem in self.errors],
-            "warnings": [
-                {"kind": note.kind, "site": note.site, "text": note.text} for note in self.warnings
-            ],
+            "warnings": [asdict(note) for note in self.warnings],
             "copies": [copy.to_json() for copy in self.copies],
         }
 

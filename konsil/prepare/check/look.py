@@ -126,13 +126,14 @@ def describe(item: Item, opened: ImageWithMasks, planes: Sequence[int], channels
     masks = [[_of_plane(mask, plane) for mask in opened.masks] for plane in shown]
     areas = [{k: n for mask in own for k, n in mask.areas().items()} for own in masks]
     pixels = len(shown) * math.prod(pictures[0].size)
+    levels = np.array([_levels(picture, channels) for picture in pictures], np.uint16)
     return Seen(
         item=item,
         kind=opened.kind,
         size=pictures[0].size,
         planes=tuple(planes),
         spacing=opened.spacing,
-        pixel=_pixel(opened.raw, opened.spacing is not None),
+        pixel=_pixel(opened.raw),
         sixteen_bit=opened.sixteen_bit,
         low=float(opened.raw.min()),
         high=float(opened.raw.max()),
@@ -141,7 +142,7 @@ def describe(item: Item, opened: ImageWithMasks, planes: Sequence[int], channels
         without={k: sum(not own[k] for own in areas) for k in areas[0]},
         unmarked=sum(not any(mask.counts for mask in own) for own in masks if own),
         thumbnails=np.stack([_thumbnail(picture) for picture in pictures]),
-        levels=np.array([_levels(picture, channels) for picture in pictures], np.uint16),
+        levels=levels.reshape(len(shown), -1, GREYS),
         channels=channels,
         digests=opened.digests,
     )
@@ -159,26 +160,20 @@ def plain(picture: Image.Image) -> Image.Image:
     return picture.convert("L" if picture.mode in ("1", "LA", "La") else "RGB")
 
 
-def _pixel(raw: NDArray[Any], volume: bool) -> str:
-    colour = "colour" if raw.ndim == 4 else "grey"
+def _pixel(raw: NDArray[Any]) -> str:
     if raw.dtype.kind == "f":
-        return "float" if raw.ndim == 3 else "float colour"
-    # A picture of 16 bit comes as wider numbers, a volume as its file has them.
-    bits = 8 * raw.dtype.itemsize if volume or raw.dtype == np.uint8 else 16
-    return f"{bits}-bit {colour}"
+        return "float colour" if raw.ndim == 4 else "float"
+    return f"{8 * raw.dtype.itemsize}-bit {'colour' if raw.ndim == 4 else 'grey'}"
 
 
-def _levels(picture: Image.Image, channels: int) -> list[list[int]]:
+def _levels(picture: Image.Image, channels: int) -> list[int]:
     """Histograms of every n-th pixel of every n-th row: of grey and, if they count, of colours."""
     step = -(-max(picture.size) // SAMPLE)
     if step > 1:
-        sides = [max(1, side // step) for side in picture.size]
-        picture = picture.resize((sides[0], sides[1]), Image.Resampling.NEAREST)
+        width, height = (max(1, side // step) for side in picture.size)
+        picture = picture.resize((width, height), Image.Resampling.NEAREST)
     grey = picture.convert("L").histogram()
-    if channels == 1 or picture.mode == "L":
-        return [grey]
-    colours = picture.histogram()
-    return [grey, colours[:GREYS], colours[GREYS : 2 * GREYS], colours[2 * GREYS :]]
+    return grey if channels == 1 or picture.mode == "L" else grey + picture.histogram()
 
 
 def _thumbnail(picture: Image.Image) -> NDArray[np.uint8]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -72,16 +72,15 @@ def choose(seen: Sequence[Seen], images: int, seed: int) -> list[Item]:
 
     Which patients and images depends on the seed and the data alone.
     """
-    by_patient: dict[str, list[Item]] = defaultdict(list)
-    for one in seen:
-        by_patient[one.item.patient] += one.images
-    turns: list[tuple[int, int, Item]] = []
-    for patient, own in by_patient.items():
-        order = derive(seed, own[0].site, patient)
-        own.sort(key=lambda item: derive(seed, item.site, item.name))
-        turns += [(turn, order, item) for turn, item in enumerate(own)]
-    turns.sort(key=lambda turn: turn[:2])
-    return [item for _, _, item in turns[:images]]
+    items = [item for one in seen for item in one.images]
+    items.sort(key=lambda item: derive(seed, item.site, item.name))
+    turns = Counter[str]()
+    places: list[tuple[int, int, Item]] = []
+    for item in items:
+        places.append((turns[item.patient], derive(seed, item.site, item.patient), item))
+        turns[item.patient] += 1
+    places.sort(key=lambda place: place[:2])
+    return [item for _, _, item in places[:images]]
 
 
 def _picture(opened: ImageWithMasks, item: Item, structures: Sequence[str]) -> Picture:
@@ -100,7 +99,7 @@ def _picture(opened: ImageWithMasks, item: Item, structures: Sequence[str]) -> P
         drawn[_outline(np.asarray(resized) > 127)] = number
     outlines = Image.fromarray(drawn, mode="P")
     colours = [ImageColor.getrgb(structure_colour(k)) for k in range(len(structures))]
-    outlines.putpalette([0, 0, 0, *(level for colour in colours for level in colour)])
+    outlines.putpalette(np.array([(0, 0, 0), *colours], np.uint8).tobytes())
     small = picture.resize((width, height), Image.Resampling.LANCZOS, reducing_gap=3.0)
     return Picture(
         image=_address(small, "jpeg", quality=QUALITY),
