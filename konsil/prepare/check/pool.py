@@ -15,9 +15,8 @@ import os
 import signal
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
@@ -27,7 +26,7 @@ from konsil.errors import DataError
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 CHUNK = 16  # things that a process does between two messages
-AHEAD = 4  # chunks a worker: so many are done or waiting before the first one's results are taken
+AHEAD = 32  # chunks a worker: what is made and not yet taken must not fill the memory
 WORTH_IT = 200  # things to do: with fewer, starting processes costs more than it saves
 
 
@@ -35,7 +34,7 @@ def by_threads(
     work: Callable[[Given], Made], given: Sequence[Given]
 ) -> Generator[Made, None, None]:
     """What `work` makes of each, in order."""
-    yield from _in_order(ThreadPoolExecutor(THREADS), lambda k: [work(given[k])], range(len(given)))
+    yield from _in_order(ThreadPoolExecutor(THREADS), lambda k: work(given[k]), len(given))
 
 
 def by_processes(
@@ -52,7 +51,7 @@ def by_processes(
     fork = multiprocessing.get_context("fork")
     processes = ProcessPoolExecutor(THREADS, fork, _begin, (work, given, in_hand))
     try:
-        yield from _in_order(processes, _do, range(0, len(given), CHUNK))
+        yield from _in_order(processes, _do, len(given))
     except BrokenProcessPool:
         at = " or ".join(name(one) for k, one in enumerate(given) if in_hand[k])
         raise DataError(
@@ -62,21 +61,12 @@ def by_processes(
         ) from None
 
 
-def _in_order(
-    executor: Executor, do: Callable[[int], list[Any]], begins: Sequence[int]
-) -> Iterator[Any]:
-    """What is done from each of these places on; the next begins as one's results are taken.
-
-    However it ends, nothing more is begun, and no thread and no process is left behind.
-    """
-    waiting: deque[Future[list[Any]]] = deque()
+def _in_order(executor: Executor, do: Callable[[int], Any], count: int) -> Iterator[Any]:
+    """What is done for 0 to `count`. However it ends, no thread and no process is left behind."""
+    ahead = AHEAD * THREADS * CHUNK
     try:
-        for begin in begins:
-            waiting.append(executor.submit(do, begin))
-            if len(waiting) == AHEAD * THREADS:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
+        for begin in range(0, count, ahead):
+            yield from executor.map(do, range(begin, min(begin + ahead, count)), chunksize=CHUNK)
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -100,11 +90,9 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _do(begin: int) -> list[Any]:
+def _do(k: int) -> Any:
     work, given, in_hand = _task
-    made = []
-    for k in range(begin, min(begin + CHUNK, len(given))):
-        in_hand[k] = 1
-        made.append(work(given[k]))
-        in_hand[k] = 0
+    in_hand[k] = 1
+    made = work(given[k])
+    in_hand[k] = 0
     return made
