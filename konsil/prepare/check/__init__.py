@@ -112,18 +112,13 @@ class _Check:
         seen = self._drawn(seen)
         at = {site: [one for one in seen if one.item.site == site] for site in sites}
         labels = recipe.labels if recipe is not None else self.manifest.labels or []
-        classes = labels if self.manifest.task == "classification" else []
-        facts = {
-            site: facts_of(
-                own, site in listing.real_patients, classes, self.manifest.reading(site).colours
-            )
-            for site, own in at.items()
-        }
+        facts = {site: self._facts(site, own, listing, labels) for site, own in at.items()}
         copies = find_copies(seen)
-        warnings = [Note("left out", text) for text in listing.notes]
         images = [image for one in seen for image in one.images]
+        warnings = [Note("left out", text) for text in listing.notes]
         if recipe is not None:
-            values = {site: set[int]().union(*(one.values for one in at[site])) for site in at}
+            there = {site: own for site, own in at.items() if own}
+            values = {site: {v for one in own for v in one.values} for site, own in there.items()}
             check_one_value(values, recipe, self.found)
             warnings += site_notes(images, recipe, _decoded(at, facts))
         warnings += [*remarks(at, facts), *notes_on(copies, seen)]
@@ -168,6 +163,13 @@ class _Check:
                 replace(one, item=replace(one.item, split=splits[one.item.image])) for one in own
             ]
         return drawn
+
+    def _facts(
+        self, site: str, seen: Sequence[Seen], listing: Listing, labels: Sequence[str]
+    ) -> SiteFacts:
+        classes = labels if self.manifest.task == "classification" else ()
+        colours = self.manifest.reading(site).colours
+        return facts_of(seen, site in listing.real_patients, classes, colours)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

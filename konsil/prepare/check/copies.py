@@ -46,14 +46,10 @@ class Copy:
     second: Item
     similarity: float | None  # None: the same bytes
 
-    @property
-    def pair(self) -> Pair:
-        """Both."""
-        return self.first, self.second
-
     def to_json(self) -> dict[str, Any]:
         """Who, where, and how much alike."""
-        both = [{"site": i.site, "split": i.split, "image": i.name} for i in self.pair]
+        pair = self.first, self.second
+        both = [{"site": i.site, "split": i.split, "image": i.name} for i in pair]
         return {"images": both, "exact": self.similarity is None, "similarity": self.similarity}
 
 
@@ -91,8 +87,8 @@ def _alike(seen: Sequence[Seen]) -> Iterator[tuple[Item, Item, float]]:
 
 def notes_on(copies: Sequence[Copy], seen: Sequence[Seen]) -> Iterator[Note]:
     """What the copies mean for training."""
-    exact = [one.pair for one in copies if one.similarity is None]
-    near = [one.pair for one in copies if one.similarity is not None]
+    exact = [(one.first, one.second) for one in copies if one.similarity is None]
+    near = [(one.first, one.second) for one in copies if one.similarity is not None]
     yield from _labelled_differently(exact, _digests(seen))
     yield from _by_place(exact, "the same, byte for byte, as", "")
     visits = ". If they are slices or visits of one patient, say so by `patient`"
