@@ -24,7 +24,6 @@ from konsil.errors import ConfigError, RoundFailed
 from konsil.federation.compute import prepare_process, settings_kept
 from konsil.federation.engines import Engine
 from konsil.federation.plan import Plan
-from konsil.federation.runner import Run
 from konsil.federation.server import Record
 from konsil.federation.state import SiteState
 from konsil.ingredients.method import METHODS, Method
@@ -48,10 +47,6 @@ from konsil.weights import Weights
 
 ROUNDS = 3
 STATISTICS_ROUNDS, ROUNDING = 4, 1e-5
-BATCH_NORM = {
-    "network": {"name": "unet", "width": 2, "norm": "batch"},
-    "training": {"batch_size": 2, "lr": 1e-2},
-}
 SITES = {"north": 8, "south": 12}  # unequal
 MODELS = {"global", "personal", "centralized"}  # parts that begin as the network does
 CLASSIFICATION = {"name": "classification", "normalise": False}  # brightness is the class
@@ -238,7 +233,9 @@ def statistics_of_images(trial: Trial) -> None:
     Statistics are measured on images. A method that calculates with them as with weights (a step
     beyond the mean, a sum of differences) ends with statistics that no image has.
     """
-    plan, folder = trial.plan(rounds=STATISTICS_ROUNDS, **BATCH_NORM), trial.fresh()
+    network, training = {"name": "unet", "width": 2, "norm": "batch"}, {"batch_size": 2, "lr": 1e-2}
+    plan = trial.plan(rounds=STATISTICS_ROUNDS, network=network, training=training)
+    folder = trial.fresh()
     listener = server(plan, folder)
     heard = list(listener.record.shared.values())
     for number in range(1, STATISTICS_ROUNDS + 1):
@@ -295,10 +292,8 @@ def no_test_image(trial: Trial) -> None:
     shutil.copytree(plan.data_folder, blind.data_folder)
     for split in blind.data_folder.glob("*/test"):
         shutil.rmtree(split)
-    run = Run(blind, folder / "run")
-    run.prepare(False, lambda path: None)
     try:
-        run.go()
+        whole_run(blind, folder / "run")
     except RoundFailed as failed:
         trial.hold("did not answer in evaluate" in str(failed), f"without test images: {failed}")
         trial.hold("test/images.npy" in str(failed), f"without test images: {failed}")
