@@ -20,9 +20,7 @@ from konsil.ingredients.method import Method, make_method
 from konsil.ingredients.site import Networks, Site
 from konsil.networks import NetworkSpec
 from konsil.tasks import Task
-from konsil.weights import BoundNetwork, Layout, Parts, WeightedMean, Weights
-
-Builder = Callable[[], nn.Module]
+from konsil.weights import Layout, Parts, WeightedMean, Weights
 
 
 class Regression(Task):
@@ -50,13 +48,13 @@ class Regression(Task):
 class LinearNetworks(Networks):
     """Networks that are given instead of built from a specification."""
 
-    def __init__(self, method: Method, model: Builder, selector: Builder) -> None:
+    def __init__(self, method: Method, given: Callable[[str], nn.Module]) -> None:
         super().__init__(method.context, method.networks(), ComputeConfig())
-        self._model, self._selector = model, selector
+        self.given = given
 
-    def build(self, spec: NetworkSpec) -> BoundNetwork:
-        make = self._model if spec == self.context.network else self._selector
-        return BoundNetwork(make())
+    def build(self, name: str) -> nn.Module:
+        """What was given under that name."""
+        return self.given(name)
 
 
 @dataclass(frozen=True)
@@ -87,8 +85,8 @@ class Linear:
         rounds: int = 4,
         seed: int = 0,
         training: dict[str, Any] | None = None,
-        selector: Builder | None = None,
-        model: Builder | None = None,
+        selector: Callable[[], nn.Module] | None = None,
+        model: Callable[[], nn.Module] | None = None,
         initial: Sequence[float] | None = None,
         **settings: Any,
     ) -> None:
@@ -107,8 +105,11 @@ class Linear:
         )
         self.method = make_method(MethodConfig(name=method, **settings), context)
         self.selector = selector or (lambda: nn.Linear(self.features, len(data)))
-        self.networks = LinearNetworks(self.method, self.model, self.selector)
+        self.networks = LinearNetworks(self.method, self._build)
         self.states = {name: SiteState() for name in data}
+
+    def _build(self, name: str) -> nn.Module:
+        return self.selector() if name == "selector" else self.model()
 
     def weights(self, *values: float) -> Weights:
         """Weights of the model in the layout's order: coefficients, then the constant."""

@@ -90,15 +90,15 @@ def look_at(
     source: FileSource, items: Sequence[Item], found: Findings, report: Report | None = None
 ) -> list[Seen]:
     """Open every listed file once; what cannot be used is added to `found`."""
-    sites = dict.fromkeys(item.site for item in items)
-    readings = {site: source.manifest.reading(site) for site in sites}
-    channels = source.channels_read()
+    manifest, channels = source.manifest, source.channels_read()
+    readings = {site: manifest.reading(site) for site in {item.site for item in items}}
 
     def look(item: Item) -> Seen | BadFile:
         try:
             opened = open_with_masks(source.root, item, readings[item.site])
             volume = opened.kind == "volume"
-            planes = chosen_planes(item, opened, source.slices(item.site)) if volume else []
+            slices = manifest.site(item.site).slices
+            planes = chosen_planes(item, opened, slices) if volume else []
         except BadFile as bad:
             return bad
         return describe(item, opened, planes, channels)
