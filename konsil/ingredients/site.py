@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from konsil.config import ComputeConfig
 from konsil.data import Images, TrainingData, augment_light
@@ -35,11 +34,15 @@ class Networks:
         self._learners: dict[str, Learner] = {}
         self._frozen: dict[str, BoundNetwork] = {}
 
+    def build(self, name: str) -> nn.Module:
+        """The network that is trained under this name; under any other, one of the task."""
+        trained = self.trained.get(name)
+        return build_network(trained.spec if trained else self.context.network)
+
     def learner(self, name: str) -> Learner:
         """The learner of that name, made when it is first needed."""
         if name not in self._learners:
-            trained = self.trained[name]
-            bound = BoundNetwork(build_network(trained.spec), self.device)
+            bound, trained = BoundNetwork(self.build(name), self.device), self.trained[name]
             training = self.context.training
             self._learners[name] = Learner(bound, training, trained.lr, trained.only)
         return self._learners[name]
@@ -47,13 +50,13 @@ class Networks:
     def frozen(self, slot: str) -> BoundNetwork:
         """A further network of the task that is asked and never trained, one a slot."""
         if slot not in self._frozen:
-            self._frozen[slot] = BoundNetwork(build_network(self.context.network), self.device)
+            self._frozen[slot] = BoundNetwork(self.build(slot), self.device)
         return self._frozen[slot]
 
-    @cached_property
+    @property
     def evaluator(self) -> BoundNetwork:
         """The network that answers in validation and evaluation, apart from what is trained."""
-        return BoundNetwork(build_network(self.context.network), self.device)
+        return self.frozen("evaluator")
 
 
 class Memory(Protocol):
