@@ -14,7 +14,7 @@ from konsil.errors import RoundFailed
 from konsil.evaluation.results import GLOBAL, Row
 from konsil.evaluation.routing import GAMMAS, choose_gamma, routed_names
 from konsil.federation.engines import Engine
-from konsil.federation.intake import wrong_address, wrong_values
+from konsil.federation.intake import check_address, check_parts
 from konsil.federation.messages import (
     Asked,
     BadMessage,
@@ -33,7 +33,7 @@ from konsil.federation.messages import (
     shown,
 )
 from konsil.federation.plan import Job, Plan
-from konsil.federation.scores import Scores, ScoreSheet, summary
+from konsil.federation.scores import Scores, read_scores, summary
 from konsil.federation.server import GO_ON, Record
 from konsil.ingredients.context import Shared
 from konsil.ingredients.method import Method
@@ -53,6 +53,7 @@ class Examiner:
     def __init__(self, plan: Plan, job: Job, engine: Engine) -> None:
         self.plan, self.job, self.engine = plan, job, engine
         self.method: Method = plan.method(job)
+        self.task: Task = self.method.context.task
 
     def shared(self, record: Record, checkpoint: Checkpoint) -> Shared:
         """The shared parts of a checkpoint; parts without a measure have only a last one."""
@@ -93,19 +94,15 @@ class Examiner:
         """The specialist that a site hands out; None if its policy keeps it."""
         if reply.body_as(CollectReply).withheld:
             return None
-        if set(reply.parts) != {SPECIALIST}:
-            raise BadMessage(f"parts {shown(sorted(reply.parts))}, expected {[SPECIALIST]}")
-        specialist = reply.parts[SPECIALIST]
-        if wrong := wrong_values(specialist, layout, self.plan.experiment.server.max_rms):
-            raise BadMessage(f"{SPECIALIST}: {wrong}")
-        return specialist
+        check_parts(reply.parts, {SPECIALIST: layout}, self.plan.experiment.server.max_rms)
+        return reply.parts[SPECIALIST]
 
     def facts(self) -> Facts:
         """What is known of the super model before gamma is chosen."""
         networks = self.method.networks()
         return Facts(
-            task=self._task.name,
-            targets=self._task.targets,
+            task=self.task.name,
+            targets=self.task.targets,
             labels=list(self.plan.labels),
             sites=list(self.plan.sites),
             network=networks["global"].spec.to_json(),
@@ -129,20 +126,16 @@ class Examiner:
     def _examine(self, asked: EvaluateRequest, parts: Parts) -> list[Row]:
         role, split = asked.role, asked.split
         further = routed_names(self.method.routing) if role == "super" else ()
-        sheet = ScoreSheet(self._task, further)
 
         def read(reply: Reply) -> Scores:
-            return sheet.read(reply.body_as(EvaluateReply), self.plan.images(reply.site, split))
+            images = self.plan.images(reply.site, split)
+            return read_scores(reply.body_as(EvaluateReply), images, self.task, further)
 
-        numbers = summary(self._ask("evaluate", parts, asked, read), self._task)
+        numbers = summary(self._ask("evaluate", parts, asked, read), self.task)
         return [
             Row(self.job.method, self.job.seed, role, split, site, metric, value, n)
             for site, metric, value, n in numbers
         ]
-
-    @property
-    def _task(self) -> Task:
-        return self.method.context.task
 
     def _ask(
         self, kind: Kind, parts: Parts, body: Asked, read: Callable[[Reply], T]
@@ -160,18 +153,13 @@ class Examiner:
             if answer.site not in requests or answer.site in found:
                 raise self._failed(answer.site, f"answered in {kind} without being asked")
             try:
-                found[answer.site] = self._read(answer, requests[answer.site], read)
+                check_address(answer, requests[answer.site])
+                found[answer.site] = read(answer)
             except BadMessage as wrong:
                 raise self._failed(answer.site, f"is refused in {kind}: {wrong}") from None
         for site in requests.keys() - found.keys():
             raise self._failed(site, f"did not answer in {kind}")
         return {site: found[site] for site in requests}
-
-    @staticmethod
-    def _read(reply: Reply, request: Request, read: Callable[[Reply], T]) -> T:
-        if wrong := wrong_address(reply, request):
-            raise BadMessage(wrong)
-        return read(reply)
 
     def _failed(self, site: str, what: str) -> RoundFailed:
         return RoundFailed(f"{self.job.name}: site {shown(site)} {what}; {GO_ON}: it asks again")

@@ -36,56 +36,46 @@ class Scores:
 
     @classmethod
     def of(cls, reply: EvaluateReply) -> Scores:
-        """What a site replied."""
-        if reply.means is not None:
-            return cls(reply.images, means=reply.means)
+        """What a site's worker replied, image by image."""
         return cls(reply.images, {name: np.array(v) for name, v in reply.columns.items()})
 
     def metrics(self, task: Task) -> dict[str, float]:
         """The task's metrics, and the mean of every further column that is not material."""
         if self.columns is None:
             return dict(self.means or {})
-        return metrics_of(self.columns, task)
+        further = [n for n in self.columns if n not in task.metrics and not n.startswith("_")]
+        return task.summarise(self.columns) | {n: float(self.columns[n].mean()) for n in further}
 
 
-class ScoreSheet:
-    """What every site's answer to one question about scores must look like."""
+def read_scores(
+    reply: EvaluateReply, images: int, task: Task, further: Sequence[str] = ()
+) -> Scores:
+    """The scores in the reply of a site with so many images, complete and in the task's order.
 
-    def __init__(self, task: Task, further: Sequence[str]) -> None:
-        """`further`: scores beside the task's own."""
-        self.task = task
-        self.columns = (*column_names(task), *further)
-        self.means = (*task.metrics, *further)
-
-    def read(self, reply: EvaluateReply, images: int) -> Scores:
-        """The scores in a reply, complete and in order; `images`: how many the site has."""
-        check_images(reply.images, images)
-        if reply.means is not None:
-            return Scores(images, means=self._means(reply.means))
-        columns = self._columns(reply.columns, images)
-        return Scores(images, {name: np.array(values) for name, values in columns.items()})
-
-    def _columns(self, given: dict[str, list[float]], images: int) -> dict[str, list[float]]:
-        _check_names("columns", given, self.columns)
-        for name, values in given.items():
-            check_values(name, values, images, self._largest(name))
-        if not all(target.is_integer() for target in given.get(TARGET, ())):
-            raise BadMessage(f"{TARGET}: a class that is no whole number")
-        return {name: given[name] for name in self.columns}
-
-    def _largest(self, name: str) -> int | None:
-        """Scores end at 1 and targets at the last class; other material is any number."""
-        if name == TARGET:
-            return self.task.outputs - 1
-        return None if name.startswith("_") else 1
-
-    def _means(self, given: dict[str, float]) -> dict[str, float]:
-        left_out = set(self.task.of_all_images) - set(given)  # a site may have one class only
-        expected = [name for name in self.means if name not in left_out]
-        _check_names("means", given, expected)
-        for name, value in given.items():
+    `further`: scores beside the task's own.
+    """
+    check_images(reply.images, images)
+    if reply.means is not None:
+        left_out = set(task.of_all_images) - set(reply.means)  # a site may have one class only
+        expected = [name for name in (*task.metrics, *further) if name not in left_out]
+        _check_names("means", reply.means, expected)
+        for name, value in reply.means.items():
             check_values(name, [value], 1, 1)
-        return {name: given[name] for name in expected}
+        return Scores(images, means={name: reply.means[name] for name in expected})
+    expected = [*column_names(task), *further]
+    _check_names("columns", reply.columns, expected)
+    for name, values in reply.columns.items():
+        check_values(name, values, images, _largest(name, task))
+    if not all(target.is_integer() for target in reply.columns.get(TARGET, ())):
+        raise BadMessage(f"{TARGET}: a class that is no whole number")
+    return Scores(images, {name: np.array(reply.columns[name]) for name in expected})
+
+
+def _largest(name: str, task: Task) -> int | None:
+    """Scores end at 1 and targets at the last class; other material is any number."""
+    if name == TARGET:
+        return task.outputs - 1
+    return None if name.startswith("_") else 1
 
 
 def column_names(task: Task) -> tuple[str, ...]:
@@ -106,33 +96,25 @@ def summary(scores: dict[str, Scores], task: Task) -> list[tuple[str, str, float
     values = {site: s.metrics(task) for site, s in scores.items()}
     total = sum(s.images for s in scores.values())
     numbers = [(s, m, v, scores[s].images) for s, found in values.items() for m, v in found.items()]
-    pooled = _pooled(scores, values, task)
+    pooled = _pooled(scores, task)
     for metric in dict.fromkeys([*pooled, *(m for found in values.values() for m in found)]):
         having = [found[metric] for found in values.values() if metric in found]
         numbers += [(CLIENT_AVERAGE, metric, float(np.mean(having)), total)] if having else []
     return numbers + [(GLOBAL, m, v, total) for m, v in pooled.items()]
 
 
-def _pooled(
-    scores: dict[str, Scores], values: dict[str, dict[str, float]], task: Task
-) -> dict[str, float]:
+def _pooled(scores: dict[str, Scores], task: Task) -> dict[str, float]:
     """Every metric over all images. Of means alone there is a mean, but no common AUC."""
+    sizes = [s.images for s in scores.values()]
     columns = {site: s.columns for site, s in scores.items() if s.columns is not None}
     if len(columns) == len(scores):
-        return metrics_of(pool(columns), task)
-    names = [name for name in next(iter(values.values())) if name not in task.of_all_images]
-    sizes = [s.images for s in scores.values()]
+        return Scores(sum(sizes), pool(columns)).metrics(task)
+    first, *others = values = [s.metrics(task) for s in scores.values()]
     return {
-        name: float(np.average([found[name] for found in values.values()], weights=sizes))
-        for name in names
-        if all(name in found for found in values.values())
+        name: float(np.average([found[name] for found in values], weights=sizes))
+        for name in first
+        if name not in task.of_all_images and all(name in found for found in others)
     }
-
-
-def metrics_of(columns: Columns, task: Task) -> dict[str, float]:
-    """The task's metrics, and the mean of every further column that is not material."""
-    further = [n for n in columns if n not in task.metrics and not n.startswith("_")]
-    return task.summarise(columns) | {n: float(columns[n].mean()) for n in further}
 
 
 def pool(columns: dict[str, Columns]) -> Columns:

@@ -23,7 +23,7 @@ from konsil.config import ComputeConfig
 from konsil.data import Images
 from konsil.errors import ConfigError, RoundFailed
 from konsil.federation.compute import prepare_process, settings_kept
-from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.engines import InProcessEngine
 from konsil.federation.plan import Plan
 from konsil.federation.runner import Run
 from konsil.federation.server import Record

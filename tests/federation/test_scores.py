@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from konsil.federation.messages import BadMessage, CalibrateReply, EvaluateReply
-from konsil.federation.scores import Scores, ScoreSheet, column_names, metrics_of
+from konsil.federation.scores import Scores, column_names, read_scores
+from konsil.tasks import Task
 from konsil.tasks.classification import Classification
 from konsil.tasks.segmentation import Segmentation
 
@@ -29,23 +30,22 @@ def test_the_columns_of_a_task(task, names):
     assert column_names(task) == names
 
 
-def read(sheet: ScoreSheet, images: int, **said: Any) -> Scores:
+def read(task: Task, images: int, *further: str, **said: Any) -> Scores:
     """What the server makes of what a site said."""
-    return sheet.read(EvaluateReply.read({"images": images} | said), images)
+    return read_scores(EvaluateReply.read({"images": images} | said), images, task, further)
 
 
 def test_honest_columns_pass_as_they_are_in_the_tasks_order():
-    sheet = ScoreSheet(DISC_AND_CUP, ("asked_specialist",))
     logits, masks = torch.randn(3, 2, 8, 8), torch.ones(3, 2, 8, 8)
     columns = {n: v.tolist() for n, v in DISC_AND_CUP.columns(logits, masks).items()}
     columns["asked_specialist"] = [0.0, 1.0, 1.0]
     backwards = dict(reversed(columns.items()))
-    found = read(sheet, 3, columns=backwards, gossip=1)
+    found = read(DISC_AND_CUP, 3, "asked_specialist", columns=backwards, gossip=1)
     assert found.images == 3
     assert {n: v.tolist() for n, v in found.columns.items()} == columns
     assert list(found.columns) == list(columns)
-    expected = metrics_of({n: np.array(v) for n, v in columns.items()}, DISC_AND_CUP)
-    assert found.metrics(DISC_AND_CUP) == expected
+    expected = Scores(3, {n: np.array(v) for n, v in columns.items()})
+    assert found.metrics(DISC_AND_CUP) == expected.metrics(DISC_AND_CUP)
 
 
 GOOD = {"accuracy": [1.0, 0.0], "_target": [0.0, 1.0], "_score": [-7.5, 3]}
@@ -71,25 +71,23 @@ GOOD = {"accuracy": [1.0, 0.0], "_target": [0.0, 1.0], "_score": [-7.5, 3]}
     ],
 )
 def test_bad_columns_are_refused(changes: dict[str, Any], why: str):
-    sheet = ScoreSheet(TWO, ())
-    found = read(sheet, 2, columns=GOOD)
+    found = read(TWO, 2, columns=GOOD)
     assert {n: v.tolist() for n, v in found.columns.items()} == GOOD
     with pytest.raises(BadMessage, match=why):
-        read(sheet, 2, columns=GOOD | changes)
+        read(TWO, 2, columns=GOOD | changes)
 
 
 @pytest.mark.parametrize("said", [{}, {"columns": None}, {"columns": []}, {"columns": {}}])
 def test_columns_that_are_missing_are_refused(said: dict[str, Any]):
     with pytest.raises(BadMessage, match=r"columns.*(, expected \['dice'\]|valid dictionary)"):
-        read(ScoreSheet(Segmentation(["disc"]), ()), 2, **said)
+        read(Segmentation(["disc"]), 2, **said)
 
 
 def test_means_may_leave_out_what_a_site_cannot_have():
-    sheet = ScoreSheet(TWO, ("asked_specialist",))
     means = {"accuracy": 0.5, "auc": 1.0 + 1e-15, "asked_specialist": 0.25}
-    assert read(sheet, 2, means=means) == Scores(2, means=means)
+    assert read(TWO, 2, "asked_specialist", means=means) == Scores(2, means=means)
     del means["auc"]  # images of one class
-    assert read(sheet, 2, means=means) == Scores(2, means=means)
+    assert read(TWO, 2, "asked_specialist", means=means) == Scores(2, means=means)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +105,9 @@ def test_means_may_leave_out_what_a_site_cannot_have():
     ],
 )
 def test_bad_means_are_refused(said: dict[str, Any], why: str):
-    sheet = ScoreSheet(TWO, ())
     with pytest.raises(BadMessage, match=why):
-        sheet.read(EvaluateReply.read({"images": 2, "means": {"accuracy": 0.5}} | said), 2)
+        reply = EvaluateReply.read({"images": 2, "means": {"accuracy": 0.5}} | said)
+        read_scores(reply, 2, TWO)
 
 
 @pytest.mark.parametrize(
