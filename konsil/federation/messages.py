@@ -254,16 +254,12 @@ class Message:
             envelope = Envelope.model_validate(header)
         except ValidationError as error:
             raise StateError(f"{cls.__name__.lower()}: {first_mistake(error)}") from None
-        body = cls._read(envelope)
-        return cls(**{**dict(envelope), "body": body}, parts=parts)
-
-    @classmethod
-    def _read(cls, envelope: Envelope) -> Body:
-        request, reply = BODIES[envelope.kind]
+        asked, answered = BODIES[envelope.kind]
         try:
-            return (request if issubclass(cls, Request) else reply).read(envelope.body)
+            body: Body = (asked if issubclass(cls, Request) else answered).read(envelope.body)
         except BadMessage as mistake:
-            return Unread(why=str(mistake))
+            body = Unread(why=str(mistake))
+        return cls(**{**dict(envelope), "body": body}, parts=parts)
 
     def body_as(self, kind: type[B]) -> B:
         """The body, which must be of this kind."""

@@ -106,8 +106,7 @@ def test_means_may_leave_out_what_a_site_cannot_have():
 )
 def test_bad_means_are_refused(said: dict[str, Any], why: str):
     with pytest.raises(BadMessage, match=why):
-        reply = EvaluateReply.read({"images": 2, "means": {"accuracy": 0.5}} | said)
-        read_scores(reply, 2, TWO)
+        read_scores(EvaluateReply.read({"images": 2, "means": {"accuracy": 0.5}} | said), 2, TWO)
 
 
 @pytest.mark.parametrize(
