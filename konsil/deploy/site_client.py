@@ -230,7 +230,7 @@ class SiteClient:
         if reply.kind == "collect" and not self.policy.hand_out_specialist:
             return replace(reply, body=CollectReply(withheld=True), parts={})
         if reply.kind == "evaluate" and self.policy.scores == "means":
-            from konsil.federation.scores import Scores
+            from konsil.federation.examiner import Scores
 
             task = plan.method(plan.job(reply.job)).context.task
             scores = Scores.of(reply.body_as(EvaluateReply))
