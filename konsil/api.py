@@ -213,32 +213,31 @@ def _opened(config: FederationConfig, task: TaskConfig, console: Console) -> Fed
 
 
 def _refuse_methods_of_this_session(experiment: Experiment, resume: bool) -> None:
-    """A method that only this process knows can neither be sent to others nor be resumed."""
-    title = next(iter(_methods_of_this_session(experiment)), None)
-    cure = "put it into a file and give it with plugins=[...] (--plugin FILE.py)"
-    if title is not None and experiment.engine.name != "inprocess":
-        raise ConfigError(
-            f"methods.{title}: defined in this session, where worker processes do not find it; "
-            f"{cure}, or set engine.name to inprocess"
-        )
-    if title is not None and resume:
-        raise ConfigError(
-            f"methods.{title}: defined in this session, so that nobody can tell whether it is "
-            f"still what the run began with; {cure}"
-        )
+    """A method that only this process knows can neither be sent to others nor be resumed.
 
-
-def _methods_of_this_session(experiment: Experiment) -> Iterator[str]:
-    """Those neither from a package that is searched nor from a plugin file."""
+    It comes neither from a package that is searched nor from a plugin file.
+    """
     from konsil.ingredients.method import METHODS, method_class
     from konsil.registry import PREFIX
 
     installed = {entry.module for entry in entry_points(group=METHODS.package)}
     packages = {"konsil", *(module.partition(".")[0] for module in installed)}
+    cure = "put it into a file and give it with plugins=[...] (--plugin FILE.py)"
     for config in experiment.methods:
         home = method_class(config).__module__
-        if home.partition(".")[0] not in packages and not home.startswith(PREFIX):
-            yield config.title
+        if home.partition(".")[0] in packages or home.startswith(PREFIX):
+            continue
+        defined = f"methods.{config.title}: defined in this session,"
+        if experiment.engine.name != "inprocess":
+            raise ConfigError(
+                f"{defined} where worker processes do not find it; {cure}, or set engine.name to "
+                "inprocess"
+            )
+        if resume:
+            raise ConfigError(
+                f"{defined} so that nobody can tell whether it is still what the run began with; "
+                f"{cure}"
+            )
 
 
 @contextmanager

@@ -8,14 +8,13 @@ images, names and ranges must be the plan's, everything else is refused by name.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TypeVar, get_args
 
 import numpy as np
 import torch
 
 from konsil.errors import RoundFailed
-from konsil.evaluation import Columns
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row
 from konsil.evaluation.routing import GAMMAS, choose_gamma, routed_names
 from konsil.federation.engines import Engine
@@ -134,9 +133,9 @@ class Examiner:
         role, split = asked.role, asked.split
         further = routed_names(self.method.routing) if role == "super" else ()
 
-        def read(reply: Reply) -> Scores:
+        def read(reply: Reply) -> EvaluateReply:
             images = self.plan.images(reply.site, split)
-            return read_scores(reply.body_as(EvaluateReply), images, self.task, further)
+            return check_scores(reply.body_as(EvaluateReply), images, self.task, further)
 
         numbers = summary(self._ask("evaluate", parts, asked, read), self.task)
         return [
@@ -175,49 +174,33 @@ class Examiner:
 # --- what sites say of their scores -------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Scores:
-    """How well one site was answered: image by image, or only the means if its policy says so."""
-
-    images: int
-    columns: Columns | None = None
-    means: dict[str, float] | None = None
-
-    @classmethod
-    def of(cls, reply: EvaluateReply) -> Scores:
-        """What a site's worker replied, image by image."""
-        return cls(reply.images, {name: np.array(v) for name, v in reply.columns.items()})
-
-    def metrics(self, task: Task) -> dict[str, float]:
-        """The task's metrics, and the mean of every further column that is not material."""
-        if self.columns is None:
-            return dict(self.means or {})
-        further = [n for n in self.columns if n not in task.metrics and not n.startswith("_")]
-        return task.summarise(self.columns) | {n: float(self.columns[n].mean()) for n in further}
-
-
-def read_scores(
-    reply: EvaluateReply, images: int, task: Task, further: Sequence[str] = ()
-) -> Scores:
-    """The scores in the reply of a site with so many images, complete and in the task's order.
+def check_scores(
+    said: EvaluateReply, images: int, task: Task, further: Sequence[str] = ()
+) -> EvaluateReply:
+    """What a site with so many images says of its scores, complete and in the task's order.
 
     `further`: scores beside the task's own.
     """
-    check_images(reply.images, images)
-    if reply.means is not None:
-        left_out = set(task.of_all_images) - set(reply.means)  # a site may have one class only
+    check_images(said.images, images)
+    if said.means is not None:
+        left_out = set(task.of_all_images) - set(said.means)  # a site may have one class only
         expected = [name for name in (*task.metrics, *further) if name not in left_out]
-        _check_names("means", reply.means, expected)
-        for name, value in reply.means.items():
+        _check_names("means", said.means, expected)
+        for name, value in said.means.items():
             check_values(name, [value], 1, 1)
-        return Scores(images, means={name: reply.means[name] for name in expected})
+        return said.model_copy(update={"means": {name: said.means[name] for name in expected}})
     expected = [*column_names(task), *further]
-    _check_names("columns", reply.columns, expected)
-    for name, values in reply.columns.items():
+    _check_names("columns", said.columns, expected)
+    for name, values in said.columns.items():
         check_values(name, values, images, _largest(name, task))
-    if not all(target.is_integer() for target in reply.columns.get(TARGET, ())):
+    if not all(target.is_integer() for target in said.columns.get(TARGET, ())):
         raise BadMessage(f"{TARGET}: a class that is no whole number")
-    return Scores(images, {name: np.array(reply.columns[name]) for name in expected})
+    return said.model_copy(update={"columns": {name: said.columns[name] for name in expected}})
+
+
+def _check_names(what: str, given: Collection[str], expected: list[str]) -> None:
+    if set(given) != set(expected):
+        raise BadMessage(f"{what} {shown(sorted(given))}, expected {expected}")
 
 
 def _largest(name: str, task: Task) -> int | None:
@@ -235,38 +218,39 @@ def column_names(task: Task) -> tuple[str, ...]:
     return tuple(task.columns(torch.zeros(1, task.outputs), torch.zeros(1)))
 
 
-def _check_names(what: str, given: Collection[str], expected: Sequence[str]) -> None:
-    if set(given) != set(expected):
-        raise BadMessage(f"{what} {shown(sorted(given))}, expected {list(expected)}")
+def metrics_of(said: EvaluateReply, task: Task) -> dict[str, float]:
+    """The task's metrics, and the mean of every further column that is not material."""
+    if said.means is not None:
+        return said.means
+    columns = {name: np.array(values) for name, values in said.columns.items()}
+    further = [n for n in columns if n not in task.metrics and not n.startswith("_")]
+    return task.summarise(columns) | {n: float(columns[n].mean()) for n in further}
 
 
-def summary(scores: dict[str, Scores], task: Task) -> list[tuple[str, str, float, int]]:
+def summary(said: dict[str, EvaluateReply], task: Task) -> list[tuple[str, str, float, int]]:
     """(site, metric, value, images): every site, the plain mean of sites, and all images."""
-    values = {site: s.metrics(task) for site, s in scores.items()}
-    total = sum(s.images for s in scores.values())
-    numbers = [(s, m, v, scores[s].images) for s, found in values.items() for m, v in found.items()]
-    pooled = _pooled(scores, task)
+    values = {site: metrics_of(reply, task) for site, reply in said.items()}
+    total = sum(reply.images for reply in said.values())
+    numbers = [(s, m, v, said[s].images) for s, found in values.items() for m, v in found.items()]
+    pooled = _pooled(list(said.values()), list(values.values()), task)
     for metric in dict.fromkeys([*pooled, *(m for found in values.values() for m in found)]):
         having = [found[metric] for found in values.values() if metric in found]
         numbers += [(CLIENT_AVERAGE, metric, float(np.mean(having)), total)] if having else []
     return numbers + [(GLOBAL, m, v, total) for m, v in pooled.items()]
 
 
-def _pooled(scores: dict[str, Scores], task: Task) -> dict[str, float]:
+def _pooled(
+    said: list[EvaluateReply], values: list[dict[str, float]], task: Task
+) -> dict[str, float]:
     """Every metric over all images. Of means alone there is a mean, but no common AUC."""
-    sizes = [s.images for s in scores.values()]
-    columns = {site: s.columns for site, s in scores.items() if s.columns is not None}
-    if len(columns) == len(scores):
-        return Scores(sum(sizes), pool(columns)).metrics(task)
-    first, *others = values = [s.metrics(task) for s in scores.values()]
+    sizes = [reply.images for reply in said]
+    if all(reply.means is None for reply in said):
+        below = {
+            name: [v for reply in said for v in reply.columns[name]] for name in said[0].columns
+        }
+        return metrics_of(EvaluateReply(images=sum(sizes), columns=below), task)
     return {
         name: float(np.average([found[name] for found in values], weights=sizes))
-        for name in first
-        if name not in task.of_all_images and all(name in found for found in others)
+        for name in values[0]
+        if name not in task.of_all_images and all(name in found for found in values)
     }
-
-
-def pool(columns: dict[str, Columns]) -> Columns:
-    """The columns of all sites, one under the other."""
-    names = next(iter(columns.values()))
-    return {name: np.concatenate([c[name] for c in columns.values()]) for name in names}

@@ -30,11 +30,6 @@ class Holding:
     train: int
     val: int
 
-    @property
-    def largest_weight(self) -> int:
-        """Of a part in its mean: a site counts once, or by the images it learned from."""
-        return max(self.train, self.val)
-
 
 class Intake:
     """One round's uploads: checked before they touch a sum, summed in roster order.
@@ -135,7 +130,8 @@ class Intake:
         check_parts(reply.parts, self.layouts, self.config.max_rms)
         holding, said = self.roster[reply.site], reply.body_as(RoundReply)
         images = holding.val if self.request.body_as(RoundRequest).validation else 0
-        said.check(images, self.layouts, holding.largest_weight)
+        # in a mean a site counts once, or by the images it learned from
+        said.check(images, self.layouts, max(holding.train, holding.val))
         upload = Upload(dict(reply.parts), dict(said.weights))
         if self.wrong_upload and (wrong := self.wrong_upload(reply.site, upload)):
             raise BadMessage(wrong)

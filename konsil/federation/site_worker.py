@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from math import isfinite
 from pathlib import Path
 
-from konsil.data import TrainingData, test_images, training_data
+from konsil.data import test_images, training_data
 from konsil.errors import StateError
 from konsil.evaluation import columns_of
 from konsil.evaluation.routing import gamma_sums, routed_columns
@@ -50,7 +50,7 @@ class SiteWorker:
         self._job = ""
         self._method: Method
         self._networks: Networks
-        self.training_data = lru_cache(maxsize=None)(self._training_data)
+        self.training_data = cache(lambda s: training_data(plan.data_folder, plan.members(s)))
 
     def handle(self, request: Request) -> Reply:
         """Answer one request; asking again gives the same answer and trains nothing twice."""
@@ -76,11 +76,12 @@ class SiteWorker:
     def _round(self, request: Request) -> Reply:
         # A killed coordinator's worker may still be at work on this very round: wait for it
         # instead of racing it, and find the round done.
-        with locked(self._folder(request)):
-            return self._do_once(request)
+        states = self._states(request)
+        with locked(states.folder):
+            return self._do_once(request, states)
 
-    def _do_once(self, request: Request) -> Reply:
-        asked, states = request.body_as(RoundRequest), self._states(request)
+    def _do_once(self, request: Request, states: StateFiles) -> Reply:
+        asked = request.body_as(RoundRequest)
         state = states.now()
         if state.round == request.round:
             return _reply(request, state.reply, state.upload)
@@ -106,7 +107,7 @@ class SiteWorker:
         state.reply = RoundReply.read(said)  # a score that is not finite is found here
         state.upload, state.round = upload.parts, request.round
         if request.kind == "finish":
-            _hand_out(state, self._folder(request))
+            _hand_out(state, states.folder)
         states.save(state, self.plan.experiment.engine.durable)
         return _reply(request, state.reply, state.upload)
 
@@ -181,14 +182,8 @@ class SiteWorker:
             self._networks = Networks(self._method.context, self._method.networks(), self.compute)
             self._job = job
 
-    def _training_data(self, site: str) -> TrainingData:
-        return training_data(self.plan.data_folder, self.plan.members(site))
-
-    def _folder(self, request: Request) -> Path:
-        return site_folder(self.run_folder / request.job, request.site)
-
     def _states(self, request: Request) -> StateFiles:
-        return StateFiles(self._folder(request), self.plan.hash)
+        return StateFiles(site_folder(self.run_folder / request.job, request.site), self.plan.hash)
 
 
 def _hand_out(state: SiteState, folder: Path) -> None:

@@ -95,7 +95,7 @@ def _pieces(header: Header, parts: Parts) -> Iterator[bytes | memoryview]:
     text = json.dumps({METADATA: metadata, **_listing(layouts)}).encode()
     # padding keeps the buffers aligned to 64 bytes, so that they can be used where they lie
     text += b" " * (-(LENGTH.size + len(text)) % 64)
-    buffers = [memoryview(w.flat.contiguous().numpy()).cast("B") for w in parts.values()]
+    buffers = [w.flat.contiguous().numpy().data.cast("B") for w in parts.values()]
     length, (before, after) = LENGTH.pack(len(text)), (text[: len(BEGINNING)], text[CHECKED - 8 :])
     yield length + before + _checksum(length, after, *buffers) + after
     yield from buffers

@@ -13,10 +13,9 @@ from konsil.evaluation import Columns
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
 from konsil.federation.examiner import (
     Examiner,
-    Scores,
+    check_scores,
     column_names,
-    pool,
-    read_scores,
+    metrics_of,
     summary,
 )
 from konsil.federation.messages import (
@@ -38,9 +37,14 @@ from konsil.weights import Layout, Weights
 SCORES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
 
+def reply_of(columns: Columns) -> EvaluateReply:
+    plain = {name: values.tolist() for name, values in columns.items()}
+    return EvaluateReply(images=len(next(iter(plain.values()))), columns=plain)
+
+
 def numbers(columns: dict[str, Columns], task: object) -> dict[tuple[str, str], tuple[float, int]]:
-    scores = {site: Scores(len(next(iter(c.values()))), c) for site, c in columns.items()}
-    rows = summary(scores, task)  # type: ignore[arg-type]
+    said = {site: reply_of(c) for site, c in columns.items()}
+    rows = summary(said, task)  # type: ignore[arg-type]
     found = {(site, metric): (value, n) for site, metric, value, n in rows}
     assert len(found) == len(rows)
     return found
@@ -105,7 +109,7 @@ def test_auc_is_left_out_where_a_site_has_one_class():
     assert ("ill", "auc") not in found
     assert found["both", "auc"][0] == 0.5  # 2 of 4 pairs in order
     assert found[CLIENT_AVERAGE, "auc"][0] == 0.5  # of the sites that have one
-    pooled = pool(columns)
+    pooled = {n: [v for c in columns.values() for v in c[n]] for n in ("_target", "_score")}
     assert found[GLOBAL, "auc"][0] == roc_auc_score(pooled["_target"], pooled["_score"])
     assert not any(metric.startswith("_") for _, metric in found)
 
@@ -121,8 +125,8 @@ def test_sites_that_send_means_only():
     """Means of images are pooled by their number; a common AUC needs single images."""
     task = Classification(["no", "yes"])
     scores = {
-        "a": Scores(2, means={"accuracy": 1.0, "auc": 0.9}),
-        "b": Scores(6, means={"accuracy": 0.5, "auc": 0.7}),
+        "a": EvaluateReply(images=2, means={"accuracy": 1.0, "auc": 0.9}),
+        "b": EvaluateReply(images=6, means={"accuracy": 0.5, "auc": 0.7}),
     }
     found = {(site, metric): value for site, metric, value, _ in summary(scores, task)}
     assert found[GLOBAL, "accuracy"] == pytest.approx(0.625)
@@ -234,9 +238,9 @@ def test_the_columns_of_a_task(task, names):
     assert column_names(task) == names
 
 
-def read(task: Task, images: int, *further: str, **said: Any) -> Scores:
+def read(task: Task, images: int, *further: str, **said: Any) -> EvaluateReply:
     """What the server makes of what a site said."""
-    return read_scores(EvaluateReply.read({"images": images} | said), images, task, further)
+    return check_scores(EvaluateReply.read({"images": images} | said), images, task, further)
 
 
 def test_honest_columns_pass_as_they_are_in_the_tasks_order():
@@ -246,10 +250,10 @@ def test_honest_columns_pass_as_they_are_in_the_tasks_order():
     backwards = dict(reversed(columns.items()))
     found = read(DISC_AND_CUP, 3, "asked_specialist", columns=backwards, gossip=1)
     assert found.images == 3
-    assert {n: v.tolist() for n, v in found.columns.items()} == columns
+    assert found.columns == columns
     assert list(found.columns) == list(columns)
-    expected = Scores(3, {n: np.array(v) for n, v in columns.items()})
-    assert found.metrics(DISC_AND_CUP) == expected.metrics(DISC_AND_CUP)
+    expected = metrics_of(EvaluateReply(images=3, columns=columns), DISC_AND_CUP)
+    assert metrics_of(found, DISC_AND_CUP) == expected
 
 
 GOOD = {"accuracy": [1.0, 0.0], "_target": [0.0, 1.0], "_score": [-7.5, 3]}
@@ -276,7 +280,7 @@ GOOD = {"accuracy": [1.0, 0.0], "_target": [0.0, 1.0], "_score": [-7.5, 3]}
 )
 def test_bad_columns_are_refused(changes: dict[str, Any], why: str):
     found = read(TWO, 2, columns=GOOD)
-    assert {n: v.tolist() for n, v in found.columns.items()} == GOOD
+    assert found.columns == GOOD
     with pytest.raises(BadMessage, match=why):
         read(TWO, 2, columns=GOOD | changes)
 
@@ -289,9 +293,9 @@ def test_columns_that_are_missing_are_refused(said: dict[str, Any]):
 
 def test_means_may_leave_out_what_a_site_cannot_have():
     means = {"accuracy": 0.5, "auc": 1.0 + 1e-15, "asked_specialist": 0.25}
-    assert read(TWO, 2, "asked_specialist", means=means) == Scores(2, means=means)
+    assert read(TWO, 2, "asked_specialist", means=means) == EvaluateReply(images=2, means=means)
     del means["auc"]  # images of one class
-    assert read(TWO, 2, "asked_specialist", means=means) == Scores(2, means=means)
+    assert read(TWO, 2, "asked_specialist", means=means) == EvaluateReply(images=2, means=means)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +314,7 @@ def test_means_may_leave_out_what_a_site_cannot_have():
 )
 def test_bad_means_are_refused(said: dict[str, Any], why: str):
     with pytest.raises(BadMessage, match=why):
-        read_scores(EvaluateReply.read({"images": 2, "means": {"accuracy": 0.5}} | said), 2, TWO)
+        check_scores(EvaluateReply.read({"images": 2, "means": {"accuracy": 0.5}} | said), 2, TWO)
 
 
 @pytest.mark.parametrize(
