@@ -390,22 +390,18 @@ def explain(error: ValidationError, source: str, model: type[BaseModel]) -> str:
     return f"{source}: this cannot be meant:\n" + "\n".join(lines)
 
 
-# Pydantic's kinds of findings, in the words of somebody who writes an experiment file.
+# Pydantic's kinds of findings, or how they begin, in the words of who writes an experiment file.
 IN_WORDS = {
-    "int_parsing": "must be a whole number",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_parsing": "must be a number",
-    "float_type": "must be a number",
-    "bool_parsing": "must be true or false",
-    "bool_type": "must be true or false",
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
     "string_type": "must be a text",
     "string_pattern_mismatch": "must be letters, digits, dots, dashes and underscores only",
     "path_type": "must be a path",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list",
-    "dict_type": "must be a block of keys",
-    "finite_number": "must be a finite number",
+    "list": "must be a list",
+    "tuple": "must be a list",
+    "dict": "must be a block of keys",
+    "finite": "must be a finite number",
 }
 
 
@@ -420,7 +416,8 @@ def _explain_one(finding: dict[str, Any], model: type[BaseModel]) -> str:
     if kind == "model_type":
         allowed = ", ".join(_allowed_keys(model, loc))
         return f"{path} = {finding['input']!r}: must be a block of keys; allowed: {allowed}"
-    message = IN_WORDS.get(kind) or _in_our_words(finding["msg"])
+    known = IN_WORDS.get(kind) or IN_WORDS.get(kind.partition("_")[0])
+    message = known or _in_our_words(finding["msg"])
     if isinstance(finding["input"], dict | BaseModel):  # a whole block: the message names the key
         joint = "." if re.match(r"[\w.]+(:| = )", message) else ": "
         return f"{path}{joint}{message}" if path else message

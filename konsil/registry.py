@@ -60,9 +60,9 @@ class Registry(Generic[T]):
         if definition.__module__.startswith(PREFIX):
             self._search()  # first, so that it is the plugin that finds a name taken
         home = definition.__module__, definition.__qualname__
-        known = self._homes.get(name, home)
-        if known != home:
-            place = _place(known[0])
+        module, _ = known = self._homes.get(name, home)
+        if known != home:  # a module of a package, or a user's file
+            place = sys.modules[module].__file__ if module.startswith(PREFIX) else module
             raise ConfigError(f"{self.kind} {name}: {place} has it already; choose another name")
         self._check(name, entry)
         self._entries[name], self._homes[name] = entry, home
@@ -112,12 +112,6 @@ class Registry(Generic[T]):
                     f"{source}(entry point {entry.name} = {entry.value} of {self.group}): "
                     f"{type(error).__name__}: {error}; mend or uninstall it"
                 ) from None
-
-
-def _place(module: str) -> str:
-    """Where something is defined: a module of a package, or a user's file."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return str(file) if module.startswith(PREFIX) and file else module
 
 
 def load_plugins(
