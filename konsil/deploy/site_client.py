@@ -230,11 +230,11 @@ class SiteClient:
         if reply.kind == "collect" and not self.policy.hand_out_specialist:
             return replace(reply, body=CollectReply(withheld=True), parts={})
         if reply.kind == "evaluate" and self.policy.scores == "means":
-            from konsil.federation.scores import Scores
+            from konsil.federation.examiner import metrics_of
 
             task = plan.method(plan.job(reply.job)).context.task
-            scores = Scores.of(reply.body_as(EvaluateReply))
-            means = EvaluateReply(images=scores.images, means=scores.metrics(task))
+            said = reply.body_as(EvaluateReply)
+            means = EvaluateReply(images=said.images, means=metrics_of(said, task))
             return replace(reply, body=means)
         return reply
 

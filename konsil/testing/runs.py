@@ -14,8 +14,7 @@ from PIL import Image
 from konsil.config import check_experiment
 from konsil.data import open_federation
 from konsil.evaluation.results import Row
-from konsil.federation.engines import Engine
-from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.engines import Engine, InProcessEngine
 from konsil.federation.messages import Failure, Reply, Request
 from konsil.federation.plan import Job, Plan
 from konsil.federation.runner import Run
