@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,12 +16,11 @@ from konsil.config import ComputeConfig, MethodConfig, TrainingConfig
 from konsil.data import Images, TrainingData
 from konsil.federation.state import SiteState
 from konsil.ingredients.context import Context, Means, Shared, Upload
-from konsil.ingredients.learner import Learner
 from konsil.ingredients.method import Method, make_method
 from konsil.ingredients.site import Networks, Site
 from konsil.networks import NetworkSpec
 from konsil.tasks import Task
-from konsil.weights import BoundNetwork, Layout, Parts, WeightedMean, Weights
+from konsil.weights import Layout, Parts, WeightedMean, Weights
 
 
 class Regression(Task):
@@ -54,28 +52,13 @@ class Regression(Task):
 class LinearNetworks(Networks):
     """Networks that are given instead of built from a specification."""
 
-    def __init__(self, method: Method, build: Callable[[str], nn.Module]) -> None:
+    def __init__(self, method: Method, given: Callable[[str], nn.Module]) -> None:
         super().__init__(method.context, method.networks(), ComputeConfig())
-        self.build = build
+        self.given = given
 
-    def learner(self, name: str) -> Learner:
-        """As the base class has it, on the given network."""
-        if name not in self._learners:
-            bound, trained = BoundNetwork(self.build(name)), self.trained[name]
-            training = self.context.training
-            self._learners[name] = Learner(bound, training, trained.lr, trained.only)
-        return self._learners[name]
-
-    def frozen(self, slot: str) -> BoundNetwork:
-        """One more of the model, not to be trained."""
-        if slot not in self._frozen:
-            self._frozen[slot] = BoundNetwork(self.build("global"))
-        return self._frozen[slot]
-
-    @cached_property
-    def evaluator(self) -> BoundNetwork:
-        """The model that answers in validation."""
-        return BoundNetwork(self.build("global"))
+    def build(self, name: str) -> nn.Module:
+        """What was given under that name."""
+        return self.given(name)
 
 
 @dataclass(frozen=True)
