@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -59,7 +59,7 @@ class FedSMExtraSettings(TwoPhaseSettings):
 class FedSMExtra(FedSM):
     """FedSM's models, then a selector that learns which of them serves an image best."""
 
-    Settings = FedSMExtraSettings
+    Settings: ClassVar[type[TwoPhaseSettings]] = FedSMExtraSettings
     routing = "argmax"
     needs = "individual"
     travels = "second phase: the selector; before it each specialist once up, all of them once down"
