@@ -53,8 +53,7 @@ def fine_tune(site: Site, network: str, weights: Weights, epochs: int) -> Weight
     learner = site.learner(network, weights)
     trained = {e.name for e in learner.trained_layout.entries}
     for epoch in range(1, epochs + 1):
-        for x, y in site.batches(f"fine-tuning {epoch}", epochs=1):
-            learner.step(site.task.loss(learner(x), y))
+        site.train(learner, f"fine-tuning {epoch}", epochs=1)
         tuned = weights.replaced(learner.weights().only(trained))
         score = site.score(tuned)
         if score > best_score:

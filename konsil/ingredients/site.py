@@ -16,7 +16,6 @@ from konsil.ingredients.context import Context, TrainedNetwork, Upload, moments_
 from konsil.ingredients.learner import Learner, recompute_statistics
 from konsil.networks import Network, build_network
 from konsil.randomness import generator
-from konsil.tasks import Task
 from konsil.weights import BoundNetwork, Parts, Weights
 
 Batches = Iterator[tuple[Tensor, Tensor]]
@@ -80,37 +79,14 @@ class Site:
     ) -> None:
         self.name = name
         self.round = round  # 1, 2, ...
-        self.private = memory.private
-        self.notes = memory.notes
+        self.context = networks.context
+        self.task = networks.context.task
+        self.training, self.validation = data.train, data.val  # its images
+        self.images = len(data.train)  # n_k
+        self.private, self.notes = memory.private, memory.notes
         self._networks = networks
-        self._data = data
         self._shared = shared
         self._used: dict[str, Learner] = {}
-
-    @property
-    def context(self) -> Context:
-        """What the method knows of the experiment."""
-        return self._networks.context
-
-    @property
-    def task(self) -> Task:
-        """What is learned."""
-        return self.context.task
-
-    @property
-    def images(self) -> int:
-        """n_k: the number of training images."""
-        return len(self._data.train)
-
-    @property
-    def training(self) -> Images:
-        """The training images, for `indexed_batches`."""
-        return self._data.train
-
-    @property
-    def validation(self) -> Images:
-        """The validation images, for `indexed_batches`."""
-        return self._data.val
 
     @property
     def index(self) -> int:
@@ -130,9 +106,9 @@ class Site:
         """The learner of that name that this round has begun with."""
         return self._used[network]
 
-    def train(self, learner: Learner) -> Learner:
-        """The plain local work: every batch of the round, one step each."""
-        for x, y in self.batches():
+    def train(self, learner: Learner, purpose: str = "", epochs: int | None = None) -> Learner:
+        """The plain local work: every batch of the round, one step each (see `batches`)."""
+        for x, y in self.batches(purpose, epochs):
             learner.step(self.task.loss(learner(x), y))
         return learner
 
@@ -142,7 +118,7 @@ class Site:
         A method that by definition looks at further batches (a second phase, an inner step,
         fine-tuning) names their purpose, and gets the images in an order of its own.
         """
-        for _, x, y in self.indexed_batches(self._data.train, purpose, epochs):
+        for _, x, y in self.indexed_batches(self.training, purpose, epochs):
             yield x, y
 
     def indexed_batches(
@@ -162,7 +138,7 @@ class Site:
 
     def columns(self, weights: Weights) -> dict[str, np.ndarray]:
         """Per-image validation values of these weights."""
-        return columns_of(self._networks.evaluator, weights, self._data.val, self.task)
+        return columns_of(self._networks.evaluator, weights, self.validation, self.task)
 
     def score(self, weights: Weights) -> float:
         """The main metric of these weights on the site's validation split."""
@@ -171,8 +147,8 @@ class Site:
     @torch.no_grad()
     def validation_losses(self, weights: Weights) -> Tensor:
         """The loss of these weights on each of the site's validation images, float64."""
-        net = self._loaded(self._networks.evaluator, weights)
-        losses = [self.task.losses(net(x), y) for x, y in self.validation_batches()]
+        net = self.frozen("evaluator", weights)
+        losses = [self.task.losses(net(x), y) for x, y in self.in_order(self.validation)]
         return torch.cat(losses).cpu().double()
 
     def validation_loss(self, weights: Weights) -> float:
@@ -182,7 +158,7 @@ class Site:
     @property
     def validation_images(self) -> int:
         """The number of validation images."""
-        return len(self._data.val)
+        return len(self.validation)
 
     def eval_network(self, network: str, weights: Weights) -> Network:
         """The network of that name with these weights, in evaluation mode, not to be trained."""
@@ -197,13 +173,9 @@ class Site:
         bound.load(weights)
         return bound.net.eval()  # type: ignore[return-value]  # here they all are
 
-    def validation_batches(self) -> Batches:
-        """The validation images, in order."""
-        return batches(self._data.val, self._networks.device)
-
-    def training_images(self) -> Batches:
-        """The training images, in order."""
-        return batches(self._data.train, self._networks.device)
+    def in_order(self, images: Images) -> Batches:
+        """The images of one of the site's splits as they are, one after the other."""
+        return batches(images, self._networks.device)
 
     def recalibrated(self, weights: Weights) -> Weights:
         """These weights with norm statistics recomputed on the site's training images."""
@@ -211,7 +183,7 @@ class Site:
             return weights
         evaluator = self._networks.evaluator
         evaluator.load(weights)
-        recompute_statistics(evaluator, self.training_images())
+        recompute_statistics(evaluator, self.in_order(self.training))
         return evaluator.weights()
 
     def finish_learners(self, upload: Upload) -> None:

@@ -28,7 +28,7 @@ from konsil.federation.server import Record
 from konsil.federation.state import SiteState
 from konsil.ingredients.method import METHODS, Method
 from konsil.ingredients.site import Site
-from konsil.methods.fedsm_extra import TwoPhases
+from konsil.methods.fedsm_extra import FedSMExtra
 from konsil.registry import load_plugins
 from konsil.testing.runs import (
     SIZE,
@@ -117,7 +117,7 @@ class Trial:
     @property
     def few_rounds(self) -> int:
         """One, or as many as it takes to see both phases."""
-        return 3 if isinstance(self.method, TwoPhases) else 1
+        return 3 if isinstance(self.method, FedSMExtra) else 1
 
     @cached_property
     def reference_plan(self) -> Plan:
@@ -316,7 +316,7 @@ def equal_batches(trial: Trial) -> None:
     if trial.method.pooled:
         return
     usual, seen = _batches_of_fedavg(trial.folder), trial.reference.batches
-    if isinstance(trial.method, TwoPhases):  # no images while models are handed in
+    if isinstance(trial.method, FedSMExtra):  # no images while models are handed in
         usual = {place: digest for place, digest in usual.items() if place[1] != 2}
     trial.hold(seen == usual, "trains on other batches than FedAvg; name the purpose of more")
 

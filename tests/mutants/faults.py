@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 TESTS = {
     "ingredients/finetune.py": ("ingredients/test_finetune.py", "methods/test_fedbabu.py"),
-    "ingredients/partition.py": ("ingredients/test_partition.py",),
+    "ingredients/partition.py": ("ingredients/test_partition.py", "methods/test_fedbn.py"),
     "ingredients/piece.py": (
         "methods/test_fedavg.py",
         "methods/test_fedper.py",
@@ -114,10 +114,9 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("the head is trained", "trains_own=False", "trains_own=True"),
     ],
     "methods/fedbn.py": [
-        ("scale and shift travel", "stays=norm_entries)",
-         "stays=lambda layout: norm_entries(layout.only("
+        ("scale and shift travel", "AveragedButNorms(norm_entries)",
+         "AveragedButNorms(lambda layout: norm_entries(layout.only("
          "{e.name for e in layout.entries if e.kind != 'trainable'})))"),
-        ("no warning", "nothing_of_norm_layers(self.model.own, self.context)", "[]"),
     ],
     "methods/fedfomo.py": [
         ("models is ignored", "self.settings.models < len(others)", "False"),
@@ -143,8 +142,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("head_epochs is ignored", "epochs=self.head_epochs)", "epochs=1)"),
         ("head is ignored", "partial(head_entries, head=head)",
          'partial(head_entries, head="last")'),
-        ("body first", "self.fit_head(site, self.model(site, shared))",
-         "self.model(site, shared)"),
+        ("the head is not fitted", "site.private[self.kept] = head.weights().only(self.own)",
+         "pass"),
         ("the head follows the body's batches", "trains_own=False", "trains_own=True"),
     ],
     "methods/fedsm.py": [
@@ -156,7 +155,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("selector_lr is ignored", "s.selector_lr,", "None,"),
         ("selector_optimizer is ignored", "SELECTORS[s.selector_optimizer]",
          'SELECTORS["average_moments"]'),
-        ("no server optimiser for specialists", "context, self.optimizer())", "context)"),
+        ("no server optimiser for specialists", "context, state, self.optimizer())",
+         "context, state)"),
         ("no server optimiser for the global model", ", server=self.optimizer()", ""),
         ("personaliser is ignored", "if given == SOFTPULL:", "if True:"),
         ("lambda of a personaliser is swallowed", 'self.settings.personaliser == SOFTPULL or',
@@ -275,10 +275,10 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("gradients are not summed", 'labels, reduction="sum")', "labels)"),
         ("mean gradient is not divided", "self.w_s.gradient() * (1 / images)",
          "self.w_s.gradient() * 1.0"),
-        ("selector_lr is ignored at the server", "self.lr or training.lr,", "training.lr,"),
+        ("selector_lr is ignored at the server", "lr = self.lr or training.lr", "lr = training.lr"),
         ("betas are ignored at the server", "lr=lr, betas=betas)", "lr=lr)"),
-        ("Adam at the server forgets", "shared[SERVER_MOMENTS],",
-         "Weights.zeros(shared[SERVER_MOMENTS].layout),"),
+        ("Adam at the server forgets", "shared[SELECTOR], shared[SERVER_MOMENTS],",
+         "shared[SELECTOR], Weights.zeros(shared[SERVER_MOMENTS].layout),"),
         ("absent sites are forgotten", "shared[SERVER_MEANS] + means[IMAGE_MEANS]",
          "means[IMAGE_MEANS]"),
         ("wrong means are taken", 'return wrong and f"{IMAGE_MEANS}: {wrong}"', 'return ""'),
@@ -286,8 +286,9 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
          '"average_moments": (Selector, "persist")'),
     ],
     "methods/silobn.py": [
-        ("scale and shift stay", "stays=norm_statistics)",
-         'stays=lambda layout: frozenset(e.name for e in layout.entries if e.group == "norm"))'),
+        ("scale and shift stay", "AveragedButNorms(norm_statistics)",
+         "AveragedButNorms(lambda layout: "
+         "frozenset(e.name for e in layout.entries if e.group == 'norm'))"),
     ],
     "ingredients/finetune.py": [
         ("epochs ends the search one early", "range(1, epochs + 1)", "range(1, epochs)"),
@@ -314,11 +315,12 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("values are not put back", "self.parameters.copy_(own)", "pass"),
         ("statistics are not put back", "buffer.copy_(before)", "pass"),
         ("an exponential mean of statistics", "layer.momentum = None  #", "pass  #"),
-        ("all is trained", "whole if only is None else", "whole if True else"),
+        ("all is trained", "trainable.intersection(names)", "trainable"),
     ],
     "ingredients/partition.py": [
         ("statistics of norm layers travel", 'if e.group == "norm")',
          'if e.group == "norm" and e.kind == "trainable")'),
+        ("no warning", "[] if self.own else [warning]", "[]"),
         ("the last layer whatever is asked", "re.search(head, name) is not None", "last"),
         ("a head of everything is taken", "if not 0 < len(found) < everything:",
          "if not 0 < len(found):"),
@@ -391,7 +393,7 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
          "guarded=True"),
         ("allow_extrapolation is ignored", "and not extrapolate:", "and True:"),
         ("personal_optimizer_state is ignored",
-         "SoftPull(share, settings.personal_optimizer_state,",
+         "SoftPull(share, optimizer,",
          "SoftPull(share,"),
         ("the server's optimiser is not asked", "if self.server:\n            self.server.merge",
          "if False:\n            self.server.merge"),
