@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
 from rich.console import Console
 
-from konsil.config import Experiment, FederationConfig, TaskConfig, explain, read_experiment
+from konsil.config import Experiment, FederationConfig, TaskConfig, checked, read_experiment
 from konsil.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from konsil.federation.plan import Plan
     from konsil.supermodel import SuperModel
 
-B = TypeVar("B", bound=BaseModel)
 WIDTH = 120  # columns of a printed result, where no terminal says otherwise
 
 
@@ -193,8 +191,8 @@ def open_federation(
     that an experiment has under `federation`; `task`: those under `task`.
     """
     given = _place(Path(source)) if isinstance(source, str | Path) else source
-    config = _checked(FederationConfig, given, "federation")
-    return _opened(config, _checked(TaskConfig, task or {}, "task"), Console(quiet=quiet))
+    config = checked(FederationConfig, given, "federation")
+    return _opened(config, checked(TaskConfig, task or {}, "task"), Console(quiet=quiet))
 
 
 def _place(path: Path) -> dict[str, Any]:
@@ -203,13 +201,6 @@ def _place(path: Path) -> dict[str, Any]:
         return {"csv": path}
     is_file = path.suffix in (".yaml", ".yml") or (path / "federation.yaml").exists()
     return {"file" if is_file else "folder": path}
-
-
-def _checked(model: type[B], given: Mapping[str, Any] | B, source: str) -> B:
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        raise ConfigError(explain(error, source, model)) from None
 
 
 def _opened(config: FederationConfig, task: TaskConfig, console: Console) -> Federation:

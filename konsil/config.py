@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import yaml
 from platformdirs import user_cache_path
@@ -32,6 +32,7 @@ SOURCES = ("synthetic", "folder", "csv", "file")
 PLACES = ("folder", "csv", "file", "cache", "cache_limit")  # where data lie changes no number
 CACHE_LIMIT = "50 GB"  # of decoded images, unless said otherwise
 Targets = Literal["masks", "classes"]  # what a task learns from: a mask a structure, or a class
+M = TypeVar("M", bound=BaseModel)
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
@@ -390,10 +391,15 @@ class _EveryKeyOnce(yaml.SafeLoader):
 
 def check_experiment(raw: dict[str, Any], source: str) -> Experiment:
     """A checked experiment, or a ConfigError that lists every mistake."""
+    return checked(Experiment, raw, source)
+
+
+def checked(model: type[M], raw: Any, source: str) -> M:
+    """What somebody wrote as this block, or a ConfigError that lists every mistake."""
     try:
-        return Experiment.model_validate(raw)
+        return model.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(explain(error, source, Experiment)) from None
+        raise ConfigError(explain(error, source, model)) from None
 
 
 def explain(error: ValidationError, source: str, model: type[BaseModel]) -> str:

@@ -11,22 +11,38 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 from konsil.cli.experiments import PluginOption, SetOption
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import ConfigError, RunError
 
-deploy_app = typer.Typer(
-    help="Run an experiment between hospitals, on NVIDIA FLARE.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-server_app = typer.Typer(
-    help="The server of a federation.", no_args_is_help=True, pretty_exceptions_enable=False
-)
-site_app = typer.Typer(
-    help="One hospital of a federation.", no_args_is_help=True, pretty_exceptions_enable=False
-)
+EXTRA = ("nvflare", "cryptography", "psutil")
+
+
+class NeedsFlare(TyperGroup):
+    """Commands that import FLARE, which is an extra: say so where it is missing."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] not in EXTRA:
+                raise
+            raise ConfigError(
+                "this needs NVIDIA FLARE, which is not installed: pip install 'konsil[flare]'"
+            ) from None
+
+
+def _commands(help: str) -> typer.Typer:
+    return typer.Typer(
+        help=help, cls=NeedsFlare, no_args_is_help=True, pretty_exceptions_enable=False
+    )
+
+
+deploy_app = _commands("Run an experiment between hospitals, on NVIDIA FLARE.")
+server_app = _commands("The server of a federation.")
+site_app = _commands("One hospital of a federation.")
 
 KIT = "KONSIL_KIT"
 KitArgument = Annotated[Path, typer.Argument(metavar="KIT", help="The start-up kit's folder.")]
@@ -35,6 +51,9 @@ AdminKit = Annotated[
 ]
 RunArgument = Annotated[
     str | None, typer.Argument(metavar="RUN", help="The run. Default: the newest.")
+]
+DeploymentArgument = Annotated[
+    Path, typer.Argument(metavar="FILE.yaml", help="The deployment file.")
 ]
 ExperimentArgument = Annotated[
     Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")
@@ -55,7 +74,7 @@ State = Annotated[
 
 @deploy_app.command()
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The deployment file.")],
+    file: DeploymentArgument,
     server: Annotated[str | None, typer.Option(help="The server's address, for the sites.")] = None,
     port: Annotated[int, typer.Option(help="The one port that must be open, there only.")] = 8002,
     site: Annotated[list[str] | None, typer.Option(help="A site; as often as wanted.")] = None,
@@ -70,14 +89,8 @@ def plan(
     from konsil.files import write_text
 
     if server is not None or site:
-        facts: dict[str, object] = {
-            "name": name,
-            "server": server or "localhost",
-            "port": port,
-            "sites": site or [],
-            "admin": admin,
-            "valid_days": valid_days,
-        }
+        facts: dict[str, Any] = {"name": name, "server": server or "localhost", "port": port}
+        facts |= {"sites": site or [], "admin": admin, "valid_days": valid_days}
         check_deployment(facts, "the options")
         if file.exists():
             raise ConfigError(f"{file}: is there already; edit it, or take it away")
@@ -90,19 +103,17 @@ def plan(
 
 @deploy_app.command("provision")
 def provision_(
-    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The deployment file.")],
+    file: DeploymentArgument,
     out: Annotated[Path, typer.Option("--out", help="Folder of the kits.")] = Path("kits"),
     renew: Annotated[
         list[str] | None, typer.Option("--renew", help="A party that gets a new certificate.")
     ] = None,
 ) -> None:
     """Make one start-up kit a party. Again: adds new sites, changes nobody else's."""
-    with flare():
-        from konsil.deploy.deployment import read_deployment
-        from konsil.deploy.provision import provision
+    from konsil.deploy.deployment import read_deployment
+    from konsil.deploy.provision import provision
 
-    kits = provision(read_deployment(file), out, renew or [])
-    for party, folder in kits.items():
+    for party, folder in provision(read_deployment(file), out, renew or []).items():
         say(f"{party}: {folder}")
     say(f"Send each kit to its party over a safe channel. Keep {out / 'authority'} to yourself.")
 
@@ -119,8 +130,8 @@ def start_server_(
     plugin: PluginOption = None,
 ) -> None:
     """Run the server until Ctrl-C. Killed and started again, it goes on where it was."""
-    with flare():
-        from konsil.deploy.server_process import start_server
+    from konsil.deploy.parties import start_server
+
     start_server(kit, folder, plugin or [], say)
 
 
@@ -135,10 +146,9 @@ def start_site_(
     ] = "",
 ) -> None:
     """Run this site until Ctrl-C. It connects to the server; nothing connects to it."""
-    with flare():
-        from konsil.deploy.kit import Kit
-        from konsil.deploy.site_process import start_site
     from konsil.deploy.deployment import SiteSettings
+    from konsil.deploy.kit import Kit
+    from konsil.deploy.parties import start_site
     from konsil.deploy.policy import read_policy
     from konsil.deploy.preflight import check_site
 
@@ -146,13 +156,8 @@ def start_site_(
     read_policy(policy)  # a mistake in it is found now
     check_site(data, site)
     folder = (state or Path(f"konsil-{site}")).absolute()
-    settings = SiteSettings(
-        site=site,
-        source={"file": str(data.absolute())},
-        policy=policy.absolute() if policy else None,
-        state=folder,
-        device=device,
-    )
+    own = {"source": {"file": str(data.absolute())}, "policy": policy and policy.absolute()}
+    settings = SiteSettings(site=site, state=folder, device=device, **own)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     settings.write(folder / "settings.json")
@@ -164,18 +169,16 @@ def preflight_(
     kit: KitArgument, data: Data, policy: PolicyOption = None, state: State = None
 ) -> None:
     """Check data, disk, memory, clock, certificate and server before anything starts."""
-    with flare():
-        from konsil.deploy.kit import Kit
+    from konsil.deploy.kit import Kit
     from konsil.deploy.preflight import preflight
 
-    site = Kit.read(kit, "site").party
-    folder = state or Path(f"konsil-{site}")
-    marks = {"ok": "green", "warning": "yellow", "error": "red"}
-    errors = 0
-    for finding in preflight(kit, data, policy, folder, site):
-        line = Text.assemble((f"{finding.verdict:8}", marks[finding.verdict]), f"{finding.what}: ")
-        console.print(line + Text(finding.text), soft_wrap=True)
-        errors += finding.verdict == "error"
+    known = Kit.read(kit, "site")
+    folder = state or Path(f"konsil-{known.party}")
+    marks, errors = {"ok": "green", "warning": "yellow", "error": "red"}, 0
+    for what, verdict, text in preflight(known, data, policy, folder):
+        line = Text.assemble((f"{verdict:8}", marks[verdict]), f"{what}: {text}")
+        console.print(line, soft_wrap=True)
+        errors += verdict == "error"
     if errors:
         raise typer.Exit(1)
 
@@ -225,8 +228,9 @@ def status(
         print(json.dumps([vars(one) for one in found], indent=1))
         return
     if run:
-        for key, value in facts_of(found[0]).items():
-            say(f"{key:10}{value}")
+        for key, value in _facts(found[0]).items():
+            if value:
+                say(f"{key:10}{value}")
         return
     table = Table(Column("run", no_wrap=True), "state", "session", "sites", "reason")
     for one in found:
@@ -234,18 +238,19 @@ def status(
     console.print(table)
 
 
-def facts_of(status: Any) -> dict[str, str]:
+def _facts(status: Any) -> dict[str, str]:
     """How one run stands, in words."""
-    facts = {
+    last = status.events[-1] if status.events else {"event": ""}
+    where = f" {last['round']}" if "round" in last else ""
+    return {
         "run": status.run,
         "state": status.state,
         "reason": status.reason,
         "session": str(status.session),
         "submitted": status.submitted[:19],
         "sites": ", ".join(status.roster),
-        "last": in_words(status.events[-1]) if status.events else "",
+        "last": f"{last.get('job', '')} {last['event'].replace('_', ' ')}{where}".strip(),
     }
-    return {key: value for key, value in facts.items() if value}
 
 
 @deploy_app.command()
@@ -288,7 +293,7 @@ def local(
     from konsil.config import read_experiment
 
     checked = read_experiment(experiment, set_ or [])
-    with flare(), console.status("starting"):
+    with console.status("starting"):
         from konsil.deploy.local import deploy_local
         from konsil.observers.progress import ProgressBar
         from konsil.report.show import show_run
@@ -309,24 +314,11 @@ def local(
 
 
 @contextmanager
-def flare() -> Iterator[None]:
-    """FLARE is an extra: say so where it is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("nvflare", "cryptography"):
-            raise
-        raise ConfigError(
-            "this needs NVIDIA FLARE, which is not installed: pip install 'konsil[flare]'"
-        ) from None
-
-
-@contextmanager
 def admin(kit: Path | None) -> Iterator[Any]:
     """A connection to the server with an admin's kit."""
     if kit is None:
         raise ConfigError(f"--kit: give the admin's start-up kit, or set {KIT}")
-    with flare(), problems.status("connecting"):
+    with problems.status("connecting"):
         from konsil.deploy.admin import connect
     with connect(kit) as connection:
         yield connection
@@ -338,12 +330,6 @@ def newest(connection: Any) -> str:
     if not runs:
         raise RunError("the server has no run yet; konsil deploy submit FILE.yaml")
     return runs[-1]
-
-
-def in_words(event: dict[str, Any]) -> str:
-    """An event in a few words."""
-    where = f" {event['round']}" if "round" in event else ""
-    return " ".join(filter(None, [event.get("job", ""), event["event"].replace("_", " ") + where]))
 
 
 def say(text: str) -> None:

@@ -13,8 +13,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
-from konsil.deploy.processes import end_with_parent, say
-from konsil.errors import KonsilError
+from konsil.deploy.processes import Report, run_below
 
 Answer = Callable[[str, bytes], bytes]
 TooLarge = Callable[[str, int], bytes]
@@ -44,21 +43,15 @@ def _serve_one(connection: Connection, answer: Answer, too_large: TooLarge) -> N
         connection.send_bytes(answer(topic, connection.recv_bytes(maxlength=size)))
 
 
-def main() -> None:
+def answer_all(settings: str, address: str, report: Report) -> None:
     """Answer until the site's process ends."""
-    end_with_parent()
-    settings, address = sys.argv[1:]
     listener = Listener(address, family="AF_UNIX", backlog=WAITING_LINE)
-    from konsil.deploy.site_client import SiteClient
+    from konsil.deploy.site_client import SiteClient  # slow: who asks already finds a socket
 
-    try:
-        client = SiteClient.from_file(Path(settings), say)
-    except KonsilError as error:
-        say(f"error: {error}")
-        sys.exit(1)
-    say("site client ready")
+    client = SiteClient.from_file(Path(settings), report)
+    report("site client ready")
     serve(listener, client.answer, client.too_large)
 
 
 if __name__ == "__main__":
-    main()
+    run_below(answer_all, *sys.argv[1:])

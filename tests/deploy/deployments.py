@@ -23,8 +23,8 @@ from konsil.deploy.admin import connect
 from konsil.deploy.agreement import without_places
 from konsil.deploy.deployment import ADMIN, SERVER
 from konsil.deploy.local import Local, sites_of, source_of
-from konsil.deploy.outcome import Outcome
 from konsil.deploy.processes import Child
+from konsil.deploy.sessions import Outcome
 from konsil.federation.plan import Plan
 from konsil.federation.runner import Run
 from konsil.files import write_text

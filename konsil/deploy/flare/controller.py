@@ -16,11 +16,10 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
 from konsil.deploy.coordinator import coordinate
-from konsil.deploy.flare.job import RunOrder
+from konsil.deploy.flare.job import PLUGINS, RunOrder, run_folder
 from konsil.deploy.flare.link import FlareLink, SessionEnded, log
-from konsil.deploy.flare.settings import ServerSettings
-from konsil.deploy.outcome import Outcome
 from konsil.deploy.processes import end_with_parent
+from konsil.deploy.sessions import Outcome
 from konsil.errors import KonsilError
 from konsil.files import locked
 
@@ -45,13 +44,10 @@ class Session(Controller):
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run until the run is over, fails, or this session is asked to end."""
         order = RunOrder.read(Path(fl_ctx.get_prop(FLContextKey.APP_ROOT)))
-        settings = ServerSettings.read()
-        folder = settings.run_folder(order.run)
-        clients: list[Client] = fl_ctx.get_engine().get_clients()
-        link = FlareLink(self, fl_ctx, abort_signal, {client.name for client in clients})
-        self._link = link
+        folder = run_folder(order.run)
+        plugins = [Path(path) for path in json.loads(os.environ[PLUGINS])]
+        link = self._link = FlareLink(self, fl_ctx, abort_signal)
         with locked(folder):  # a killed server's session may need a moment to end
-            plugins = [Path(path) for path in settings.plugins]
             try:
                 coordinate(order.experiment, order.roster, link, folder, [log_event], plugins)
             except SessionEnded:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
 from nvflare.apis.fl_constant import ReturnCode
@@ -20,8 +21,10 @@ from nvflare.apis.signal import Signal
 from nvflare.fuel.utils.buffer_list import ConsumableBufferList
 
 from konsil.deploy.flare.job import ASK_TURN, ERROR, GOT_IT, GRANTED, PAYLOAD
-from konsil.deploy.link import Answer, BytesFor
 from konsil.federation.messages import Failure
+
+if TYPE_CHECKING:
+    from konsil.deploy.coordinator import Answer, BytesFor
 
 GLANCE = 0.25  # seconds between two looks at the signal to stop
 AT_ONCE = 3  # large messages on their way at the same time, each way
@@ -76,37 +79,32 @@ class Turns:
 
 
 class FlareLink:
-    """A link for one session.
+    """A link (see coordinator.py) for one session.
 
     A site that is away keeps its question standing: it may come back before the deadline. If its
     process for this session is gone, the supervisor ends the session and another one asks again.
     """
 
-    def __init__(
-        self, controller: Controller, fl_ctx: FLContext, abort: Signal, present: set[str]
-    ) -> None:
-        self._controller, self._context = controller, fl_ctx
-        self._abort, self._present = abort, present
+    def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
+        self._controller, self._context, self._abort = controller, fl_ctx, abort
         self._down, self._up = Turns(), Turns()
         self._arrivals: SimpleQueue[Answer | None] = SimpleQueue()
         self._late: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
         self._topics: set[str] = set()
         print_no_messages()
         engine = fl_ctx.get_engine()
+        self._present = {client.name for client in engine.get_clients()}
         engine.register_aux_message_handler(GOT_IT, self._got)
         engine.register_aux_message_handler(ASK_TURN, self._asked)
 
     def send(
         self, topic: str, sites: Sequence[str], message: BytesFor, deadline: float | None = None
     ) -> Iterator[Answer]:
-        """To each site its own bytes; answers in the order of arrival.
-
-        A message is made when its site comes for it, and again if it has to be sent again.
-        """
+        """A message is made when its site comes for it, and again if it has to be sent again."""
         end = None if deadline is None else time.monotonic() + deadline
         self._arrivals = SimpleQueue()
         self._keep_collections_short(topic)
-        unsent = sorted(sites, key=lambda site: bool(self._gone(site)))  # who is away, last
+        unsent = sorted(sites, key=lambda site: not self.here(site))  # who is away, last
         questions: dict[str, Question] = {}
         try:
             while unsent or questions:
@@ -126,7 +124,9 @@ class FlareLink:
                     break
             for site in [*questions, *unsent]:
                 log.info("%s: no answer of %s before the deadline", topic, site)
-                yield site, Failure(site, self._absence(site))
+                here = self.here(site)
+                reason = "no answer before the deadline" if here else "not connected"
+                yield site, Failure(site, reason)
         finally:
             for site, question in questions.items():
                 question.close()
@@ -145,7 +145,6 @@ class FlareLink:
             self._late.put((site, result.pop(PAYLOAD)))
 
     def too_late(self) -> list[tuple[str, bytes]]:
-        """Answers, since the last call, that came when nobody waited for them any more."""
         return [self._late.get() for _ in range(self._late.qsize())]
 
     def _question(self, topic: str, site: str, message: BytesFor) -> Question:
@@ -181,14 +180,8 @@ class FlareLink:
 
     def here(self, site: str) -> bool:
         """Whether a site is connected now, and was when this session began."""
-        return not self._gone(site)
-
-    def _gone(self, site: str) -> bool:
-        away = site not in self._present or self._controller.get_client_disconnect_time(site)
-        return bool(away)
-
-    def _absence(self, site: str) -> str:
-        return "not connected" if self._gone(site) else "no answer before the deadline"
+        left = self._controller.get_client_disconnect_time
+        return site in self._present and not left(site)
 
 
 class Question:

@@ -1,17 +1,21 @@
-"""A site of a federation: its own client and FLARE's, kept in the foreground.
+"""A party of a federation, kept in the foreground: the server, or a site.
 
-    python -m konsil.deploy.site_process KIT SETTINGS
+    python -m konsil.deploy.parties server KIT FOLDER [PLUGIN ...]
+    python -m konsil.deploy.parties site KIT SETTINGS
 
-It only ever connects to the server; nothing listens here but for its own processes.
+A site only ever connects to the server; nothing listens there but for its own processes. All that
+must be kept is in the party's folder, on disk, whole: nothing is lost by haste when it is ended.
 """
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from konsil.deploy.deployment import SiteSettings
@@ -24,24 +28,69 @@ KNOCK_EVERY = 2.0
 REFUSALS = 3  # in a row: a server that is killed at this moment seems to refuse as well
 CALM = 60.0  # a process that has run for this long did not die of its start
 PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # before a process that keeps ending is started again
+# What gRPC says of a peer that it refused, in words. It does not say who that was.
+HANDSHAKE = re.compile(r"Handshake failed|SSL_ERROR_SSL")
+STRANGERS = (
+    ("has expired", "a certificate that has expired"),
+    ("not yet valid", "a certificate that is not valid yet"),
+    ("CERTIFICATE_VERIFY_FAILED", "a certificate that is not of this federation"),
+    ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "no certificate"),
+    ("HTTP_REQUEST", "plain text"),
+    ("WRONG_VERSION_NUMBER", "plain text"),
+)
+
+
+def start_server(
+    kit_folder: Path, folder: Path, plugins: Sequence[Path] = (), report: Report = print
+) -> None:
+    """Run the server until Ctrl-C or SIGTERM."""
+    from konsil.deploy.flare.job import PLUGINS, SERVER_FOLDER
+
+    kit = Kit.read(kit_folder, "server")
+    kit.check_dates()
+    folder = folder.absolute()
+    paths = json.dumps([str(path.absolute()) for path in plugins])
+    environment = {SERVER_FOLDER: str(folder), PLUGINS: paths}
+
+    def hear(line: str) -> None:
+        """Of all that FLARE prints, what a person should know."""
+        passed_on(report)(line)
+        if HANDSHAKE.search(line):
+            what = next((words for sign, words in STRANGERS if sign in line), "a failed handshake")
+            report(f"refused a connection: {what}")
+
+    with alone_in(folder, "a server") as lock, stop_signals() as stopped:
+        report(f"server of {kit.federation} at {kit.address}; log: {folder / 'flare/log.txt'}")
+        child = _flare(kit, folder, hear, environment, lock)
+        try:
+            while child.code is None and not stopped.wait(WAIT):
+                pass
+        finally:
+            code = child.code
+            child.end(grace=0.0)
+        if not stopped.is_set():
+            raise RunError(f"the server ended by itself (exit code {code}); see {folder}")
+        report("server stopped")
 
 
 def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None:
-    """Run the site until Ctrl-C or SIGTERM. All that must be kept is in its state folder."""
-    from konsil.deploy.flare.settings import CLIENT_SOCKET
-    from konsil.deploy.flare.workspace import ENVIRONMENT, arguments, prepare
+    """Run the site until Ctrl-C or SIGTERM."""
+    from konsil.deploy.flare.job import CLIENT_SOCKET
 
     kit = Kit.read(kit_folder, "site")
     kit.check_dates()
-    state = _state_folder(settings, kit)
+    known = SiteSettings.read(settings)
+    if known.site != kit.party:
+        raise ConfigError(
+            f"{kit.folder}: this is the kit of {kit.party}, the settings are those of {known.site}"
+        )
+    state = known.state.absolute()
     with (
         alone_in(state, "a site") as lock,
         tempfile.TemporaryDirectory(prefix="konsil-") as private,
         stop_signals() as stopped,
     ):
-        workspace = prepare(kit, state / "flare")
         hear, socket = passed_on(report), f"{private}/client"  # a socket's path must be short
-        environment = {**ENVIRONMENT, CLIENT_SOCKET: socket}
 
         def computing() -> Child:
             Path(socket).unlink(missing_ok=True)
@@ -50,8 +99,7 @@ def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None
             return Child(module, files, state / "client.log", hear, {}, [lock])
 
         def connected() -> Child:
-            module, log = "konsil.deploy.flare.main", state / "console.log"
-            return Child(module, arguments(kit, workspace), log, hear, environment, [lock])
+            return _flare(kit, state, hear, {CLIENT_SOCKET: socket}, lock)
 
         report(f"site {kit.party} of {kit.federation}; log: {state / 'flare/log.txt'}")
         kept = [Kept("site client", computing, report)]
@@ -63,17 +111,19 @@ def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None
                     process.look()
         finally:
             for process in kept:
-                process.child.end(grace=0.0)  # all state is on disk, whole
+                process.child.end(grace=0.0)
         report("site stopped")
 
 
-def _state_folder(settings: Path, kit: Kit) -> Path:
-    known = SiteSettings.read(settings)
-    if known.site != kit.party:
-        raise ConfigError(
-            f"{kit.folder}: this is the kit of {kit.party}, the settings are those of {known.site}"
-        )
-    return known.state.absolute()
+def _flare(
+    kit: Kit, folder: Path, hear: Report, environment: Mapping[str, str], lock: int
+) -> Child:
+    """FLARE's own server or client, at work in a party's folder."""
+    from konsil.deploy.flare.workspace import ENVIRONMENT, arguments, prepare
+
+    words = arguments(kit, prepare(kit, folder / "flare"))
+    module, log = "konsil.deploy.flare.main", folder / "console.log"
+    return Child(module, words, log, hear, {**ENVIRONMENT, **environment}, [lock])
 
 
 def wait_for_server(kit: Kit, stopped: threading.Event, report: Report) -> bool:
@@ -128,9 +178,13 @@ class Kept:
 
 
 def main() -> None:
-    """A site under another process, which says what the site says."""
-    kit, settings = map(Path, sys.argv[1:])
-    run_below(start_site, kit, settings)
+    """A party under another process, which says what the party says."""
+    kind, *words = sys.argv[1:]
+    kit, folder, *plugins = map(Path, words)
+    if kind == "server":
+        run_below(start_server, kit, folder, plugins)
+    else:
+        run_below(start_site, kit, folder)
 
 
 if __name__ == "__main__":
