@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 from rich.text import Text
+from typer import Argument, Option
 from typer.core import TyperGroup
 
 from konsil.cli.experiments import PluginOption, SetOption
@@ -45,28 +46,16 @@ server_app = _commands("The server of a federation.")
 site_app = _commands("One hospital of a federation.")
 
 KIT = "KONSIL_KIT"
-KitArgument = Annotated[Path, typer.Argument(metavar="KIT", help="The start-up kit's folder.")]
-AdminKit = Annotated[
-    Path | None, typer.Option("--kit", envvar=KIT, help="The admin's start-up kit.")
-]
-RunArgument = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="The run. Default: the newest.")
-]
-DeploymentArgument = Annotated[
-    Path, typer.Argument(metavar="FILE.yaml", help="The deployment file.")
-]
-ExperimentArgument = Annotated[
-    Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")
-]
-Data = Annotated[
-    Path, typer.Option("--data", help="The site's federation.yaml, or the folder that holds it.")
-]
+KitArgument = Annotated[Path, Argument(metavar="KIT", help="The start-up kit's folder.")]
+AdminKit = Annotated[Path | None, Option("--kit", envvar=KIT, help="The admin's start-up kit.")]
+RunArgument = Annotated[str | None, Argument(metavar="RUN", help="The run. Default: the newest.")]
+DeploymentArgument = Annotated[Path, Argument(metavar="FILE.yaml", help="The deployment file.")]
+ExperimentArgument = Annotated[Path, Argument(metavar="FILE.yaml", help="The experiment file.")]
+Data = Annotated[Path, Option(help="The site's federation.yaml, or the folder that holds it.")]
 PolicyOption = Annotated[
-    Path | None, typer.Option("--policy", help="What this site agrees to. Default: see the docs.")
+    Path | None, Option(help="What this site agrees to. Default: see the docs.")
 ]
-State = Annotated[
-    Path | None, typer.Option("--state", help="Private state. Default: konsil-<site>, here.")
-]
+State = Annotated[Path | None, Option(help="Private state. Default: konsil-<site>, here.")]
 
 
 # --- who takes part -------------------------------------------------------------------------------
@@ -75,12 +64,12 @@ State = Annotated[
 @deploy_app.command()
 def plan(
     file: DeploymentArgument,
-    server: Annotated[str | None, typer.Option(help="The server's address, for the sites.")] = None,
-    port: Annotated[int, typer.Option(help="The one port that must be open, there only.")] = 8002,
-    site: Annotated[list[str] | None, typer.Option(help="A site; as often as wanted.")] = None,
-    admin: Annotated[str, typer.Option(help="E-mail of who submits.")] = "admin@konsil.org",
-    name: Annotated[str, typer.Option(help="Of the federation.")] = "konsil",
-    valid_days: Annotated[int, typer.Option(help="Of the certificates.")] = 365,
+    server: Annotated[str | None, Option(help="The server's address, for the sites.")] = None,
+    port: Annotated[int, Option(help="The one port that must be open, there only.")] = 8002,
+    site: Annotated[list[str] | None, Option(help="A site; as often as wanted.")] = None,
+    admin: Annotated[str, Option(help="E-mail of who submits.")] = "admin@konsil.org",
+    name: Annotated[str, Option(help="Of the federation.")] = "konsil",
+    valid_days: Annotated[int, Option(help="Of the certificates.")] = 365,
 ) -> None:
     """Write a deployment file with --server and --site; without them, check and show one."""
     import yaml
@@ -104,10 +93,8 @@ def plan(
 @deploy_app.command("provision")
 def provision_(
     file: DeploymentArgument,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the kits.")] = Path("kits"),
-    renew: Annotated[
-        list[str] | None, typer.Option("--renew", help="A party that gets a new certificate.")
-    ] = None,
+    out: Annotated[Path, Option(help="Folder of the kits.")] = Path("kits"),
+    renew: Annotated[list[str] | None, Option(help="A party that gets a new certificate.")] = None,
 ) -> None:
     """Make one start-up kit a party. Again: adds new sites, changes nobody else's."""
     from konsil.deploy.deployment import read_deployment
@@ -124,9 +111,7 @@ def provision_(
 @server_app.command("start")
 def start_server_(
     kit: KitArgument,
-    folder: Annotated[Path, typer.Option("--folder", help="Where runs are kept.")] = Path(
-        "konsil-server"
-    ),
+    folder: Annotated[Path, Option(help="Where runs are kept.")] = Path("konsil-server"),
     plugin: PluginOption = None,
 ) -> None:
     """Run the server until Ctrl-C. Killed and started again, it goes on where it was."""
@@ -142,7 +127,7 @@ def start_site_(
     policy: PolicyOption = None,
     state: State = None,
     device: Annotated[
-        str, typer.Option(help="cpu, cuda, cuda:1 ... Default: what the experiment says.")
+        str, Option(help="cpu, cuda, cuda:1 ... Default: what the experiment says.")
     ] = "",
 ) -> None:
     """Run this site until Ctrl-C. It connects to the server; nothing connects to it."""
@@ -192,11 +177,9 @@ def submit(
     kit: AdminKit = None,
     set_: SetOption = None,
     site: Annotated[
-        list[str] | None, typer.Option("--site", help="Who takes part, in the experiment's order.")
+        list[str] | None, Option(help="Who takes part, in the experiment's order.")
     ] = None,
-    run: Annotated[
-        str, typer.Option("--run", help="Go on with a run that stopped or failed.")
-    ] = "",
+    run: Annotated[str, Option(help="Go on with a run that stopped or failed.")] = "",
 ) -> None:
     """Have an experiment run; prints the run's name."""
     from konsil.config import read_experiment
@@ -218,7 +201,7 @@ def submit(
 def status(
     run: RunArgument = None,
     kit: AdminKit = None,
-    json_: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json_: Annotated[bool, Option("--json", help="For machines.")] = False,
 ) -> None:
     """Show how a run stands; without RUN, all of them."""
     with admin(kit) as connection:
@@ -264,7 +247,7 @@ def logs(run: RunArgument = None, kit: AdminKit = None) -> None:
 def fetch(
     run: RunArgument = None,
     kit: AdminKit = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder. Default: runs/<run>.")] = None,
+    out: Annotated[Path | None, Option(help="Folder. Default: runs/<run>.")] = None,
 ) -> None:
     """Copy a finished run from the server: results, pictures, models."""
     with admin(kit) as connection:
@@ -286,7 +269,7 @@ def stop(run: RunArgument = None, kit: AdminKit = None) -> None:
 @deploy_app.command()
 def local(
     experiment: ExperimentArgument,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the run.")],
+    out: Annotated[Path, Option(help="Folder of the run.")],
     set_: SetOption = None,
 ) -> None:
     """All of it on this machine: a real server, a real process a site, mutual TLS."""

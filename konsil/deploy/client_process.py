@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from multiprocessing.connection import Connection, Listener
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 from konsil.deploy.processes import Report, run_below
@@ -29,18 +29,13 @@ def serve(listener: Listener, answer: Answer, too_large: TooLarge) -> None:
     """
     while True:
         with suppress(EOFError, ConnectionError), listener.accept() as connection:
-            _serve_one(connection, answer, too_large)
-
-
-def _serve_one(connection: Connection, answer: Answer, too_large: TooLarge) -> None:
-    topic = connection.recv_bytes().decode()
-    size = int(connection.recv_bytes())
-    if connection.poll():  # it asked and left while somebody else's question was answered
-        return
-    refusal = too_large(topic, size)
-    connection.send_bytes(refusal or GO_ON)
-    if not refusal:
-        connection.send_bytes(answer(topic, connection.recv_bytes(maxlength=size)))
+            topic, size = connection.recv_bytes().decode(), int(connection.recv_bytes())
+            if connection.poll():  # it asked and left while another's question was answered
+                continue
+            refusal = too_large(topic, size)
+            connection.send_bytes(refusal or GO_ON)
+            if not refusal:
+                connection.send_bytes(answer(topic, connection.recv_bytes(maxlength=size)))
 
 
 def answer_all(settings: str, address: str, report: Report) -> None:

@@ -64,43 +64,59 @@ def coordinate(
     """
     folder.mkdir(parents=True, exist_ok=True)
     Outcome.forget(folder)
-    clock, audit = RoundClock(folder), Audit(folder, "server")
+    sites = Sites(roster, link, folder)
     try:
-        sites = Conversation(roster, link, audit)
         plan = _plan(experiment, sites, folder, plugins)
         run = Run(plan, folder, observers)
         run.prepare(resume=True, write_splits=None)
-        run.go(lambda: RemoteEngine(link, audit, clock))
+        run.go(lambda: sites)
         draw_figures(folder, plan)
         sites.ask("done", agreement.Over(plan=plan.hash, run=folder.name), roster, GOODBYE)
         Outcome("finished").write(folder)
     except RoundFailed as error:  # sites are missing: another session may find them
-        clock.forget()
+        sites.clock.forget()
         Outcome("waiting", str(error)).write(folder)
         raise
     except KonsilError as error:
         Outcome("failed", str(error)).write(folder)
         raise
     finally:
-        note_too_late(link, audit)
-        audit.close()
+        sites.note_too_late()
+        sites.audit.close()
 
 
-# --- before the first round -----------------------------------------------------------------------
+class Refusal(Failure):
+    """A site answered, and does not want to."""
 
 
-class Conversation:
-    """What is said to the sites and what they answer, with a line in the audit trail for each."""
+class Sites:
+    """Those at the other end of a link; every message has a line in the audit trail.
 
-    def __init__(self, roster: Sequence[str], link: Link, audit: Audit) -> None:
-        self._roster, self._link, self._audit = roster, link, audit
+    Before the first round they are asked about the plan, then this is the run's engine.
+    """
+
+    def __init__(self, roster: Sequence[str], link: Link, folder: Path) -> None:
+        self._roster, self._link = roster, link
+        self.audit, self.clock = Audit(folder, "server"), RoundClock(folder)
+
+    # --- before the first round ---
 
     def ask_all(self, topic: str, message: Said, kind: type[S]) -> dict[str, S]:
         """What every site answers, in the roster's order; nobody may be missing."""
         answers = self.ask(topic, message, self._roster, PATIENCE)
-        read = {site: _as(kind, answers[site]) for site in self._roster}
-        _stop_if_any({s: a.reason for s, a in read.items() if isinstance(a, Failure)}, topic)
-        return {site: answer for site, answer in read.items() if isinstance(answer, kind)}
+        read: dict[str, S] = {}
+        failed: dict[str, str] = {}
+        for site in self._roster:
+            answer = answers[site]
+            try:
+                if isinstance(answer, Failure):
+                    failed[site] = answer.reason
+                else:
+                    read[site] = kind.from_bytes(bytes(answer))
+            except BadMessage:
+                failed[site] = f"what it answered is no {kind.__name__}; does it run this version?"
+        _stop_if_any(failed, topic)
+        return read
 
     def ask(
         self, topic: str, message: Said, sites: Sequence[str], patience: float
@@ -108,12 +124,12 @@ class Conversation:
         """What those answer who do, in time."""
         payload = message.to_bytes()
         for site in sites:
-            self._audit.note("sent", site=site, topic=topic, bytes=len(payload))
+            self.audit.note("sent", site=site, topic=topic, bytes=len(payload))
         answers = {}
         for site, answer in self._link.send(topic, sites, lambda _: payload, patience):
             said = answers[site] = accepted(answer)
             fact = {"refused": said.reason} if isinstance(said, Failure) else {"bytes": len(said)}
-            self._audit.note("received", site=site, topic=topic, **fact)
+            self.audit.note("received", site=site, topic=topic, **fact)
         return answers
 
     def show_again(self, shared: SharedPlan) -> None:
@@ -122,12 +138,73 @@ class Conversation:
         answers = self.ask("agree", shared, here, AGAIN)
         refused = {s: a.reason for s, a in answers.items() if isinstance(a, Refusal)}
         for site, reason in refused.items():  # a run that goes on may miss a site for some rounds
-            self._audit.note("not agreed", site=site, reason=reason)
+            self.audit.note("not agreed", site=site, reason=reason)
         if refused.keys() == answers.keys():
             _stop_if_any(refused, "agree")
 
+    # --- rounds ---
 
-def _plan(raw: dict[str, Any], sites: Conversation, folder: Path, plugins: Sequence[Path]) -> Plan:
+    def exchange(
+        self, requests: Sequence[Request], deadline: float | None = None
+    ) -> Iterator[Reply | Failure]:
+        """A reply or a failure for every request."""
+        to = {request.site: request for request in requests}
+        left = self.clock.left(requests[0], deadline) if requests else None
+
+        def sent(site: str) -> bytes:
+            payload = to[site].to_bytes()
+            self.audit.sent(site, to[site], payload)
+            return payload
+
+        for site, answer in self._link.send("request", list(to), sent, left):
+            yield self._read(site, answer)
+            self.note_too_late()
+
+    def _read(self, site: str, answer: bytes | Failure) -> Reply | Failure:
+        """The link knows who sent it; that no site answers in another's name is seen to here."""
+        payload = accepted(answer)
+        try:
+            if isinstance(payload, Failure):
+                raise StateError(payload.reason)
+            reply = self.audit.received(site, payload, Reply)
+            if reply.site != site:
+                raise StateError(f"refused: an answer in the name of {reply.site}")
+            return reply
+        except StateError as missing:
+            self.audit.note("missing", site=site, reason=str(missing))
+            return Failure(site, str(missing))
+
+    def note_too_late(self) -> None:
+        """What arrived and does not count is in the trail as well."""
+        for site, answer in self._link.too_late():
+            payload = accepted(answer)
+            if not isinstance(payload, Failure):
+                with suppress(StateError):  # it is not read
+                    self.audit.received(site, payload, Reply, "too late")
+
+    def close(self) -> None:
+        """The link is not ours to close."""
+
+
+def accepted(answer: bytes | Failure) -> memoryview | Failure:
+    """What a site accepted to answer; otherwise why not."""
+    if isinstance(answer, Failure):
+        return answer
+    if answer[:1] == ACCEPTED:
+        return memoryview(answer)[1:]
+    return Refusal("", answer[1:].decode(errors="replace"))
+
+
+def _stop_if_any(refused: Mapping[str, str], what: str) -> None:
+    if refused:
+        lines = "\n".join(f"  {site}: {reason}" for site, reason in refused.items())
+        raise RoundFailed(f"these sites did not {what}:\n{lines}")
+
+
+# --- the plan -------------------------------------------------------------------------------------
+
+
+def _plan(raw: dict[str, Any], sites: Sites, folder: Path, plugins: Sequence[Path]) -> Plan:
     """The plan that all sites agree to: the folder's, or a new one."""
     known = (folder / "plan.yaml").exists()
     plan = _unchanged_plan(folder) if known else _new_plan(raw, sites, plugins)
@@ -154,7 +231,7 @@ def _unchanged_plan(folder: Path) -> Plan:
     return plan
 
 
-def _new_plan(raw: dict[str, Any], sites: Conversation, plugins: Sequence[Path]) -> Plan:
+def _new_plan(raw: dict[str, Any], sites: Sites, plugins: Sequence[Path]) -> Plan:
     # Between hospitals a power cut is a power cut: what counts is waited for at every disk.
     engine = {**raw.get("engine", {}), "durable": True}
     own = {"plugins": [str(path) for path in plugins], "engine": engine}
@@ -168,86 +245,3 @@ def _new_plan(raw: dict[str, Any], sites: Conversation, plugins: Sequence[Path])
     answers = sites.ask_all("open", opening, agreement.Opened)
     agreed = check_experiment(travelling | {"plugins": experiment.plugins}, "experiment")
     return agreement.make_plan(agreed, labels, channels, answers)
-
-
-def _as(kind: type[S], answer: memoryview | Failure) -> S | Failure:
-    if isinstance(answer, Failure):
-        return answer
-    try:
-        return kind.from_bytes(bytes(answer))
-    except BadMessage:
-        return Failure("", f"what it answered is no {kind.__name__}; does it run this version?")
-
-
-def _stop_if_any(refused: Mapping[str, str], what: str) -> None:
-    if refused:
-        lines = "\n".join(f"  {site}: {reason}" for site, reason in refused.items())
-        raise RoundFailed(f"these sites did not {what}:\n{lines}")
-
-
-# --- rounds ---------------------------------------------------------------------------------------
-
-
-class RemoteEngine:
-    """The engine's one call over a link, with a line in the audit trail for every message."""
-
-    def __init__(self, link: Link, audit: Audit, clock: RoundClock) -> None:
-        self._link, self._audit, self._clock = link, audit, clock
-
-    def exchange(
-        self, requests: Sequence[Request], deadline: float | None = None
-    ) -> Iterator[Reply | Failure]:
-        """A reply or a failure for every request."""
-        to = {request.site: request for request in requests}
-        left = self._clock.left(requests[0], deadline) if requests else None
-
-        def sent(site: str) -> bytes:
-            payload = to[site].to_bytes()
-            self._audit.sent(site, to[site], payload)
-            return payload
-
-        for site, answer in self._link.send("request", list(to), sent, left):
-            yield self._read(site, answer)
-            note_too_late(self._link, self._audit)
-
-    def _read(self, site: str, answer: bytes | Failure) -> Reply | Failure:
-        """The link knows who sent it; that no site answers in another's name is seen to here."""
-        payload = accepted(answer)
-        if isinstance(payload, Failure):
-            return self._missing(site, payload.reason)
-        try:
-            reply = self._audit.received(site, payload, Reply)
-        except StateError as error:
-            return self._missing(site, str(error))
-        if reply.site != site:
-            return self._missing(site, f"refused: an answer in the name of {reply.site}")
-        return reply
-
-    def _missing(self, site: str, reason: str) -> Failure:
-        self._audit.note("missing", site=site, reason=reason)
-        return Failure(site, reason)
-
-    def close(self) -> None:
-        """The link is not ours to close."""
-
-
-def note_too_late(link: Link, audit: Audit) -> None:
-    """What arrived and does not count is in the trail as well."""
-    for site, answer in link.too_late():
-        payload = accepted(answer)
-        if not isinstance(payload, Failure):
-            with suppress(StateError):  # it is not read
-                audit.received(site, payload, Reply, "too late")
-
-
-class Refusal(Failure):
-    """A site answered, and does not want to."""
-
-
-def accepted(answer: bytes | Failure) -> memoryview | Failure:
-    """What a site accepted to answer; otherwise why not."""
-    if isinstance(answer, Failure):
-        return answer
-    if answer[:1] == ACCEPTED:
-        return memoryview(answer)[1:]
-    return Refusal("", answer[1:].decode(errors="replace"))

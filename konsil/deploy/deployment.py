@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from konsil.config import Block, checked, parse_yaml
 from konsil.errors import ConfigError
@@ -18,6 +18,10 @@ NAME = r"^[A-Za-z0-9_-]{1,60}$"
 LABEL = "[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"  # of a host's name
 HOST = rf"^(?=.{{1,64}}$)({LABEL}\.)*{LABEL}$"
 EMAIL = r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$"
+ADDRESSES = {
+    "server": (HOST, "a host's name or an IPv4 address"),
+    "admin": (EMAIL, "an e-mail address, such as lead@hospital.org"),
+}
 RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")  # it becomes a folder
 
 
@@ -31,19 +35,13 @@ class Deployment(Block):
     admin: str = "admin@konsil.org"  # who submits: an e-mail address
     valid_days: int = Field(365, ge=1, le=3650)  # of every certificate
 
-    @field_validator("server")
+    @field_validator(*ADDRESSES)
     @classmethod
-    def _host(cls, server: str) -> str:
-        if not re.match(HOST, server) or len(server) > 64:
-            raise ValueError("must be a host's name or an IPv4 address")
-        return server
-
-    @field_validator("admin")
-    @classmethod
-    def _email(cls, admin: str) -> str:
-        if not re.match(EMAIL, admin):
-            raise ValueError("must be an e-mail address, such as lead@hospital.org")
-        return admin
+    def _address(cls, text: str, info: ValidationInfo) -> str:
+        pattern, words = ADDRESSES[str(info.field_name)]
+        if not re.match(pattern, text):
+            raise ValueError(f"must be {words}")
+        return text
 
     @field_validator("sites")
     @classmethod

@@ -3,7 +3,7 @@
     admin's machine      the server's machine                        a site's machine
     submit  ---------->  FLARE server: supervisor.py  <-----------  FLARE client: site.py
                             |  starts for every session                 |  starts for every session
-                         controller.py: coordinate()  <-- link.py -->  executor.py
+                         controller.py: coordinate()  <----------->  executor.py
                                                                         |  a socket of its own
                                                      client_process.py: SiteClient.answer()
 

@@ -22,7 +22,7 @@ RUN_FILE = "config/konsil.json"  # what is to be run, in the server's app
 MARK = "konsil-"  # how the names of our jobs begin
 ARCHIVE = ("LOG", "konsil")  # how FLARE calls what a run leaves: a kind of log, of a party
 PAYLOAD, ERROR, GRANTED = "payload", "error", "granted"  # all that is in a message
-GOT_IT, ASK_TURN = "konsil.got-it", "konsil.turn"  # beside the tasks: see link.py
+GOT_IT, ASK_TURN = "konsil.got-it", "konsil.turn"  # beside the tasks: see controller.py
 FETCH_EVERY = 0.2  # seconds between two questions of a site for work
 # Environment variables: where the server works, its plugins (JSON), and a site client's socket.
 SERVER_FOLDER, PLUGINS, CLIENT_SOCKET = "KONSIL_SERVER", "KONSIL_PLUGINS", "KONSIL_CLIENT"

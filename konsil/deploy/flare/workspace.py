@@ -124,7 +124,7 @@ def _server(folder: Path) -> dict[str, Any]:
             _component("job_scheduler", f"{OURS}.supervisor.Scheduler"),
             _component("job_manager", manager, uri_root=str(jobs), job_store_id="job_store"),
             _component("job_store", STORAGE),
-            _component("process_launcher", f"{OURS}.launcher.ServerLauncher"),
+            _component("process_launcher", f"{OURS}.main.ServerLauncher"),
             _component("supervisor", f"{OURS}.supervisor.Supervisor"),
         ],
     }
@@ -139,7 +139,7 @@ def _site() -> dict[str, Any]:
         "components": [
             _component("resource_manager", MANAGER),
             _component("resource_consumer", CONSUMER),
-            _component("process_launcher", f"{OURS}.launcher.SiteLauncher"),
+            _component("process_launcher", f"{OURS}.main.SiteLauncher"),
             _component("reporter", f"{OURS}.site.Reporter"),
         ],
     }
