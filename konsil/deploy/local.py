@@ -16,6 +16,7 @@ from konsil.config import PLACES, Experiment
 from konsil.data.origin import find_source
 from konsil.deploy.agreement import without_places
 from konsil.deploy.deployment import ADMIN, SERVER, SiteSettings, check_deployment
+from konsil.deploy.kit import Kit, knock
 from konsil.deploy.processes import Child, Report, passed_on, stop_signals
 from konsil.errors import RunError
 from konsil.files import write_text
@@ -147,8 +148,6 @@ class Local:
                 )
 
     def _wait(self) -> None:
-        from konsil.deploy.kit import Kit, knock
-
         kit, end = Kit.read(self.kits[ADMIN], "admin"), time.monotonic() + START
         while True:
             self.check()

@@ -19,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from konsil.deploy.deployment import SiteSettings
+from konsil.deploy.flare.job import CLIENT_SOCKET, PLUGINS, SERVER_FOLDER
+from konsil.deploy.flare.workspace import ENVIRONMENT, arguments, prepare
 from konsil.deploy.kit import Kit, Refused, knock
 from konsil.deploy.processes import Child, Report, alone_in, passed_on, run_below, stop_signals
 from konsil.errors import ConfigError, RunError
@@ -44,8 +46,6 @@ def start_server(
     kit_folder: Path, folder: Path, plugins: Sequence[Path] = (), report: Report = print
 ) -> None:
     """Run the server until Ctrl-C or SIGTERM."""
-    from konsil.deploy.flare.job import PLUGINS, SERVER_FOLDER
-
     kit = Kit.read(kit_folder, "server")
     kit.check_dates()
     folder = folder.absolute()
@@ -75,8 +75,6 @@ def start_server(
 
 def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None:
     """Run the site until Ctrl-C or SIGTERM."""
-    from konsil.deploy.flare.job import CLIENT_SOCKET
-
     kit = Kit.read(kit_folder, "site")
     kit.check_dates()
     known = SiteSettings.read(settings)
@@ -119,8 +117,6 @@ def _flare(
     kit: Kit, folder: Path, hear: Report, environment: Mapping[str, str], lock: int
 ) -> Child:
     """FLARE's own server or client, at work in a party's folder."""
-    from konsil.deploy.flare.workspace import ENVIRONMENT, arguments, prepare
-
     words = arguments(kit, prepare(kit, folder / "flare"))
     module, log = "konsil.deploy.flare.main", folder / "console.log"
     return Child(module, words, log, hear, {**ENVIRONMENT, **environment}, [lock])

@@ -41,7 +41,6 @@ SERVER_RIGHTS = ("submit_job", "manage_job", "view", "get_job_log", "download_jo
 SITE_RIGHTS = ("submit_job", "manage_job")
 OURS, FLARE = "konsil.deploy.flare", "nvflare.app_common"
 STORAGE = f"{FLARE}.storages.filesystem_storage.FilesystemStorage"
-PERSISTOR = f"{FLARE}.state_persistors.storage_state_persistor.StorageStatePersistor"
 MANAGER = f"{FLARE}.resource_managers.passthrough_resource_manager.PassthroughResourceManager"
 CONSUMER = f"{FLARE}.resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer"
 
@@ -104,22 +103,16 @@ def arguments(kit: Kit, folder: Path) -> list[str]:
 def _server(folder: Path) -> dict[str, Any]:
     jobs = folder / "jobs"
     jobs.mkdir(exist_ok=True)  # FLARE's scheduler dies if it is not there
-    snapshots = {"root_dir": str(folder / "snapshots"), "uri_root": "/"}
     manager = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager"
+    own = {
+        "admin_storage": "transfer",
+        "max_num_clients": 1000,
+        "heart_beat_timeout": DEAD_AFTER,
+        "check_engine_frequency": 0.5,  # how soon a session notices that it is over
+        "admin_timeout": 10.0,
+    }
     return {
-        "servers": [
-            {
-                "admin_storage": "transfer",
-                "max_num_clients": 1000,
-                "heart_beat_timeout": DEAD_AFTER,
-                "check_engine_frequency": 0.5,  # how soon a session notices that it is over
-                "admin_timeout": 10.0,
-            }
-        ],
-        "snapshot_persistor": {
-            "path": PERSISTOR,
-            "args": {"uri_root": "/", "storage": {"path": STORAGE, "args": snapshots}},
-        },
+        "servers": [own],
         "components": [
             _component("job_scheduler", f"{OURS}.supervisor.Scheduler"),
             _component("job_manager", manager, uri_root=str(jobs), job_store_id="job_store"),
