@@ -32,8 +32,8 @@ SOURCES = ("synthetic", "folder", "csv", "file")
 PLACES = ("folder", "csv", "file", "cache", "cache_limit")  # where data lie changes no number
 CACHE_LIMIT = "50 GB"  # of decoded images, unless said otherwise
 Targets = Literal["masks", "classes"]  # what a task learns from: a mask a structure, or a class
-M = TypeVar("M", bound=BaseModel)
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+B = TypeVar("B", bound=BaseModel)
 
 
 class Block(BaseModel):
@@ -394,10 +394,10 @@ def check_experiment(raw: dict[str, Any], source: str) -> Experiment:
     return checked(Experiment, raw, source)
 
 
-def checked(model: type[M], raw: Any, source: str) -> M:
-    """What somebody wrote as this block, or a ConfigError that lists every mistake."""
+def checked(model: type[B], given: Mapping[str, Any] | B, source: str) -> B:
+    """What is given as a model, or a ConfigError that lists every mistake in it."""
     try:
-        return model.model_validate(raw)
+        return model.model_validate(given)
     except ValidationError as error:
         raise ConfigError(explain(error, source, model)) from None
 

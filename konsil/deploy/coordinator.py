@@ -147,7 +147,6 @@ class Sites:
     def exchange(
         self, requests: Sequence[Request], deadline: float | None = None
     ) -> Iterator[Reply | Failure]:
-        """A reply or a failure for every request."""
         to = {request.site: request for request in requests}
         left = self.clock.left(requests[0], deadline) if requests else None
 

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from konsil.deploy.deployment import SiteSettings
@@ -100,16 +100,17 @@ def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None
             return _flare(kit, state, hear, {CLIENT_SOCKET: socket}, lock)
 
         report(f"site {kit.party} of {kit.federation}; log: {state / 'flare/log.txt'}")
-        kept = [Kept("site client", computing, report)]
+        processes = {"site client": kept("site client", computing, report)}
+        children = {name: next(process) for name, process in processes.items()}
         try:
             if wait_for_server(kit, stopped, report):
-                kept.append(Kept("FLARE client", connected, report))
+                processes["FLARE client"] = kept("FLARE client", connected, report)
             while not stopped.wait(WAIT):
-                for process in kept:
-                    process.look()
+                for name, process in processes.items():
+                    children[name] = next(process)
         finally:
-            for process in kept:
-                process.child.end(grace=0.0)
+            for child in children.values():
+                child.end(grace=0.0)
         report("site stopped")
 
 
@@ -142,35 +143,21 @@ def wait_for_server(kit: Kit, stopped: threading.Event, report: Report) -> bool:
     return False
 
 
-class Kept:
-    """A process that is started again when it ends; later and later if it keeps ending."""
-
-    def __init__(self, name: str, start: Callable[[], Child], report: Report) -> None:
-        self._name, self._start, self._report = name, start, report
-        self._falls = 0
-        self._again: float | None = None
-        self._run()
-
-    def _run(self) -> None:
-        self._began = time.monotonic()
-        self.child = self._start()
-
-    def look(self) -> None:
-        """Start it again if it is time to."""
-        now = time.monotonic()
-        if self.child.code is None:
-            if now - self._began > CALM:
-                self._falls = 0
-        elif self._again is None:
-            if self._falls >= len(PAUSES):
-                raise RunError(f"the {self._name} keeps ending; see the logs in the state folder")
-            pause = PAUSES[self._falls]
-            self._falls += 1
-            self._again = now + pause
-            self._report(f"the {self._name} ended ({self.child.code}); again in {pause:g} s")
-        elif now >= self._again:
-            self._again = None
-            self._run()
+def kept(name: str, start: Callable[[], Child], report: Report) -> Iterator[Child]:
+    """At every look the process; started again when it ends, later and later if it keeps ending."""
+    falls = 0
+    while True:
+        began, child = time.monotonic(), start()
+        while child.code is None:
+            if time.monotonic() - began > CALM:
+                falls = 0
+            yield child
+        if falls >= len(PAUSES):
+            raise RunError(f"the {name} keeps ending; see the logs in the state folder")
+        report(f"the {name} ended ({child.code}); again in {PAUSES[falls]:g} s")
+        again, falls = time.monotonic() + PAUSES[falls], falls + 1
+        while time.monotonic() < again:
+            yield child
 
 
 def main() -> None:

@@ -154,10 +154,8 @@ def time_to_start(note: Note) -> float:
 
 def after(status: str, note: Note, outcome: Outcome, events: int, now: float) -> Note:
     """What follows a session that is over: the note of the next, or one that is over."""
-    if outcome.state == "finished":
-        return replace(note, state="finished", reason="")
-    if outcome.state == "failed":
-        return replace(note, state="failed", reason=outcome.reason)
+    if outcome.state == "finished" or outcome.state == "failed":
+        return replace(note, state=outcome.state, reason=outcome.reason)
     if status == ABORTED and not note.ended:
         return replace(note, state="stopped", reason="stopped by an admin")
     reason = note.ended or outcome.reason

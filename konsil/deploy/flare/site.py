@@ -38,7 +38,6 @@ class OnlyOurs(AppValidator):
     """Refuses every app but the one that this very version of Konsil would have written."""
 
     def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
-        """An error, or none."""
         folder = Path(app_folder)
         files = {
             path.relative_to(folder).as_posix(): path.read_bytes()
