@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,9 @@ AT_ONCE = 3  # large messages on their way at the same time, each way
 LEASE = 30.0  # seconds; a slower message is not waited for, the next one sets out beside it
 COME = 2.0  # seconds for a site to come for its message; one that is busy holds up nobody
 
+# FLARE 2.9 writes every message out for a debug line that nobody reads: 0.4 s for 31 MB.
+ConsumableBufferList.__repr__ = lambda self: f"{len(self)} buffers"
+
 log, events = logging.getLogger("konsil.link"), logging.getLogger("konsil.events")
 
 
@@ -76,10 +79,11 @@ class Session(Controller):
         order = RunOrder.read(Path(fl_ctx.get_prop(FLContextKey.APP_ROOT)))
         folder = run_folder(order.run)
         plugins = [Path(path) for path in json.loads(os.environ[PLUGINS])]
+        observers = [lambda event: events.info(json.dumps(event))]  # for an admin's `status`
         link = self._link = FlareLink(self, fl_ctx, abort_signal)
         with locked(folder):  # a killed server's session may need a moment to end
             try:
-                coordinate(order.experiment, order.roster, link, folder, [_log], plugins)
+                coordinate(order.experiment, order.roster, link, folder, observers, plugins)
             except SessionEnded:
                 log.info("this session was asked to end")
                 logging.shutdown()
@@ -98,11 +102,6 @@ class Session(Controller):
         log.warning("%s: an answer of %s that nobody waits for was dropped", task_name, client.name)
         if self._link is not None:
             self._link.drop(client.name, result)
-
-
-def _log(event: dict[str, Any]) -> None:
-    """Where an admin's `status` and `logs` find it."""
-    events.info(json.dumps(event))
 
 
 class SessionEnded(Exception):
@@ -140,12 +139,11 @@ class FlareLink:
     """
 
     def __init__(self, controller: Controller, fl_ctx: FLContext, abort: Signal) -> None:
-        self._controller, self._context, self._abort = controller, fl_ctx, abort
-        self._down, self._up = Turns(), Turns()
-        self._arrivals: SimpleQueue[Answer | None] = SimpleQueue()
+        self.controller, self.context, self._abort = controller, fl_ctx, abort
+        self.down, self._up = Turns(), Turns()
+        self.arrivals: SimpleQueue[Answer | None] = SimpleQueue()
         self._late: SimpleQueue[tuple[str, bytes]] = SimpleQueue()
         self._topics: set[str] = set()
-        print_no_messages()
         engine = fl_ctx.get_engine()
         self._present = {client.name for client in engine.get_clients()}
         engine.register_aux_message_handler(GOT_IT, self._got)
@@ -156,15 +154,15 @@ class FlareLink:
     ) -> Iterator[Answer]:
         """A message is made when its site comes for it, and again if it has to be sent again."""
         end = None if deadline is None else time.monotonic() + deadline
-        self._arrivals = SimpleQueue()
+        self.arrivals = SimpleQueue()
         self._keep_collections_short(topic)
         unsent = sorted(sites, key=lambda site: not self.here(site))  # who is away, last
         questions: dict[str, Question] = {}
         try:
             while unsent or questions:
-                while unsent and self._down.take(unsent[0], COME):
+                while unsent and self.down.take(unsent[0], COME):
                     site = unsent.pop(0)
-                    questions[site] = self._question(topic, site, message)
+                    questions[site] = Question(self, topic, site, message)
                 answer = self._next(end)
                 if answer is not None and answer[0] in questions:
                     site = answer[0]
@@ -184,7 +182,7 @@ class FlareLink:
         finally:
             for site, question in questions.items():
                 question.close()
-                self._down.give_back(site)
+                self.down.give_back(site)
 
     def _keep_collections_short(self, topic: str) -> None:
         """What is there now stays (libraries, above all): collections need not look at it."""
@@ -201,28 +199,21 @@ class FlareLink:
     def too_late(self) -> list[tuple[str, bytes]]:
         return [self._late.get() for _ in range(self._late.qsize())]
 
-    def _question(self, topic: str, site: str, message: BytesFor) -> Question:
-        def fetched() -> bytes:
-            self._down.take(site, LEASE, sets_out=True)
-            return message(site)
-
-        return Question(self._controller, self._context, topic, site, fetched, self._arrivals)
-
     def _next(self, end: float | None) -> Answer | None:
         """The next to arrive; None when there may be something else to do."""
         if self._abort.triggered:
             raise SessionEnded
         left = GLANCE if end is None else min(GLANCE, end - time.monotonic())
         try:
-            return self._arrivals.get(timeout=max(0.0, left))
+            return self.arrivals.get(timeout=max(0.0, left))
         except Empty:
             return None
 
     def _got(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
         """A site has all of its message: the next one may set out."""
         free_memory()
-        self._down.give_back(fl_ctx.get_peer_context().get_identity_name())
-        self._arrivals.put(None)
+        self.down.give_back(fl_ctx.get_peer_context().get_identity_name())
+        self.arrivals.put(None)
         return Shareable()
 
     def _asked(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
@@ -234,7 +225,7 @@ class FlareLink:
 
     def here(self, site: str) -> bool:
         """Whether a site is connected now, and was when this session began."""
-        left = self._controller.get_client_disconnect_time
+        left = self.controller.get_client_disconnect_time
         return site in self._present and not left(site)
 
 
@@ -242,14 +233,13 @@ class FlareLink:
 class Question:
     """One site's task, asked again should FLARE give it up."""
 
-    controller: Controller
-    context: FLContext
+    link: FlareLink
     topic: str
     site: str
-    message: Callable[[], bytes] | None  # none when no answer is wanted any more
-    arrivals: SimpleQueue[Answer | None]
+    message: BytesFor | None  # none when no answer is wanted any more
 
     def __post_init__(self) -> None:
+        self._arrivals = self.link.arrivals  # no later question gets this one's answer
         self._task = self._ask()
 
     def _ask(self) -> Task:
@@ -261,14 +251,15 @@ class Question:
             result_received_cb=self._received,
             task_done_cb=self._done,
         )
-        self.controller.send(task, self.context, targets=[self.site])
+        self.link.controller.send(task, self.link.context, targets=[self.site])
         return task
 
     def _fetched(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
         """The site comes for its message. FLARE sends a copy: the task itself need not keep it."""
         data = Shareable()
         if self.message is not None:
-            data[PAYLOAD] = self.message()
+            self.link.down.take(self.site, LEASE, sets_out=True)
+            data[PAYLOAD] = self.message(self.site)
         client_task.task.data = data
 
     def _received(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
@@ -282,7 +273,7 @@ class Question:
             reason = result.get(ERROR) or f"its session failed ({code}); see the site's log"
             answer = Failure(self.site, str(reason))
         client_task.result = None
-        self.arrivals.put((self.site, answer))
+        self._arrivals.put((self.site, answer))
 
     def _done(self, task: Task, fl_ctx: FLContext) -> None:
         """A site that was taken for dead may be back: its question must still stand then."""
@@ -294,7 +285,7 @@ class Question:
         """No answer is wanted any more."""
         self.message = None
         self._task.data = Shareable()
-        self.controller.cancel_task(self._task)
+        self.link.controller.cancel_task(self._task)
 
 
 def free_memory() -> None:
@@ -302,8 +293,3 @@ def free_memory() -> None:
     gc.collect()
     with suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def print_no_messages() -> None:
-    """FLARE 2.9 writes every message out for a debug line that nobody reads: 0.4 s for 31 MB."""
-    ConsumableBufferList.__repr__ = lambda self: f"{len(self)} buffers"
