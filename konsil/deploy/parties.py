@@ -1,7 +1,8 @@
-"""A party of a federation, kept in the foreground: the server, or a site.
+"""A party of a federation, kept in the foreground: the server, or a site; and what computes there.
 
     python -m konsil.deploy.parties server KIT FOLDER [PLUGIN ...]
     python -m konsil.deploy.parties site KIT SETTINGS
+    python -m konsil.deploy.parties site-client SETTINGS SOCKET
 
 A site only ever connects to the server; nothing listens there but for its own processes. All that
 must be kept is in the party's folder, on disk, whole: nothing is lost by haste when it is ended.
@@ -16,6 +17,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Listener
 from pathlib import Path
 
 from konsil.deploy.deployment import SiteSettings
@@ -30,6 +33,8 @@ KNOCK_EVERY = 2.0
 REFUSALS = 3  # in a row: a server that is killed at this moment seems to refuse as well
 CALM = 60.0  # a process that has run for this long did not die of its start
 PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)  # before a process that keeps ending is started again
+WAITING_LINE = 16  # questions that may wait: those of sessions that have ended since
+GO_ON = b""
 # What gRPC says of a peer that it refused, in words. It does not say who that was.
 HANDSHAKE = re.compile(r"Handshake failed|SSL_ERROR_SSL")
 STRANGERS = (
@@ -92,9 +97,8 @@ def start_site(kit_folder: Path, settings: Path, report: Report = print) -> None
 
         def computing() -> Child:
             Path(socket).unlink(missing_ok=True)
-            files = [str(settings.absolute()), socket]
-            module = "konsil.deploy.client_process"
-            return Child(module, files, state / "client.log", hear, {}, [lock])
+            words = ["site-client", str(settings.absolute()), socket]
+            return Child("konsil.deploy.parties", words, state / "client.log", hear, {}, [lock])
 
         def connected() -> Child:
             return _flare(kit, state, hear, {CLIENT_SOCKET: socket}, lock)
@@ -160,14 +164,48 @@ def kept(name: str, start: Callable[[], Child], report: Report) -> Iterator[Chil
             yield child
 
 
+def start_client(settings: Path, address: Path, report: Report) -> None:
+    """What computes at a site: its SiteClient, asked over a local socket.
+
+    It outlives FLARE's sessions: what it computes when a session ends is ready for the next one.
+    """
+    listener = Listener(str(address), family="AF_UNIX", backlog=WAITING_LINE)
+    from konsil.deploy.site_client import SiteClient  # slow: who asks already finds a socket
+
+    client = SiteClient.from_file(settings, report)
+    report("site client ready")
+    serve(listener, client.answer, client.too_large)
+
+
+def serve(
+    listener: Listener,
+    answer: Callable[[str, bytes], bytes],
+    too_large: Callable[[str, int], bytes],
+) -> None:
+    """One question a connection, one after the other.
+
+    Topic and length of the message come first: one that is too long is refused before it is
+    copied. To the others `GO_ON` is said, then come their bytes, then the answer goes back.
+    """
+    while True:
+        with suppress(EOFError, ConnectionError), listener.accept() as connection:
+            topic, size = connection.recv_bytes().decode(), int(connection.recv_bytes())
+            if connection.poll():  # it asked and left while another's question was answered
+                continue
+            refusal = too_large(topic, size)
+            connection.send_bytes(refusal or GO_ON)
+            if not refusal:
+                connection.send_bytes(answer(topic, connection.recv_bytes(maxlength=size)))
+
+
 def main() -> None:
     """A party under another process, which says what the party says."""
     kind, *words = sys.argv[1:]
-    kit, folder, *plugins = map(Path, words)
+    paths = [Path(word) for word in words]
     if kind == "server":
-        run_below(start_server, kit, folder, plugins)
+        run_below(start_server, *paths[:2], paths[2:])
     else:
-        run_below(start_site, kit, folder)
+        run_below({"site": start_site, "site-client": start_client}[kind], *paths)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from konsil.report.audit import read_trail
 
 PATIENCE = 900.0  # seconds; only a hung run needs them
 GLANCE = 0.05
-COMPUTES = "konsil.deploy.client_process"
+COMPUTES = "site-client"
 
 
 def in_process(experiment: Experiment, folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """At a site, in the process of a session: hands messages to the site client, and answers back.
 
-The site client (`konsil.deploy.client_process`) outlives sessions: what it is computing goes on
+The site client (`konsil.deploy.parties`) outlives sessions: what it is computing goes on
 when a session ends, and the next session asks for it again.
 """
 
