@@ -205,7 +205,7 @@ def main() -> None:
     if kind == "server":
         run_below(start_server, *paths[:2], paths[2:])
     else:
-        run_below({"site": start_site, "site-client": start_client}[kind], *paths)
+        run_below(start_site if kind == "site" else start_client, *paths)
 
 
 if __name__ == "__main__":
