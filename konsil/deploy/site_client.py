@@ -20,9 +20,9 @@ from konsil.deploy.deployment import RUN_NAME, SiteSettings
 from konsil.deploy.guard import Guard, finished
 from konsil.deploy.policy import Policy, PolicyRefused, read_policy
 from konsil.errors import ConfigError, DataError, KonsilError, StateError
+from konsil.federation.examiner import metrics_of
 from konsil.federation.messages import CollectReply, EvaluateReply, Reply, Request
 from konsil.federation.plan import Plan
-from konsil.federation.examiner import metrics_of
 from konsil.federation.site_worker import SiteWorker
 from konsil.federation.state import StateFiles
 from konsil.files import write_text
