@@ -146,14 +146,17 @@ def _read_zones(case: Case) -> Scan:
 def _glands(source: Source, folders: Files) -> Found:
     """Each mask with the T2 series that image_list.csv names, as NIfTI or DICOM."""
     listed = _image_list(source)
-    volumes = source.by_name(rf"({PATIENT}_t2_tse_tra[^/.]*)\.nii(?:\.gz)?")
+    volumes = source.by_name(rf"({PATIENT})_t2_tse_tra[^/]*\.nii(?:\.gz)?")
     found: Found = {}
     for patient, mask in sorted(source.named(GLAND).items()):
-        fitting: list[str] = []
-        if patient in listed:
-            series = listed[patient]
+        series = listed.get(patient)  # None: any, those of the lesions' folder last
+        stems = {
+            v: PurePosixPath(v).name.lower().partition(".")[0] for v in volumes.get(patient, ())
+        }
+        fitting = [volume for volume, stem in stems.items() if series in (None, stem)]
+        fitting.sort(key=lambda path: "lesions/" in path.lower())
+        if series is not None:
             begin = re.compile(rf"0*{series.rpartition('_')[2]}(?:\.0*)?-")
-            fitting += sorted(volumes.get(series, []), key=lambda path: "lesions/" in path.lower())
             fitting += [f for f in folders.get(patient, []) if begin.match(PurePosixPath(f).name)]
         if fitting:
             found[patient] = {"image": fitting[0], "mask": mask}

@@ -20,7 +20,7 @@ from konsil.prepare.importers.pictures import FUNDUS_HEAD, FundusCase, Masked
 
 Mask = NDArray[np.bool_]
 SITES = {"binrushed": "riga_binrushed", "magrabi": "riga_magrabia", "messidor": "riga_messidor"}
-PICTURE = r"((?:binrushed|magrabi|messidor)[^/]*)/image\s*(\d+){}\.(?:tiff?|jpe?g|png|bmp)"
+PICTURE = r"((?:binrushed|magrabi|messidor)[^/]*)/image\s*0*(\d+){}\.(?:tiff?|jpe?g|png|bmp)"
 GRADERS = "123456"
 ENDINGS = {"image": "prime", **{grader: f"-{grader}" for grader in GRADERS}}
 CORRECTED = "-corrected"  # BinRushed1-Corrected replaces BinRushed1, which has no prime pictures
