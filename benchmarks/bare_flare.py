@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import mean
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
@@ -21,7 +21,7 @@ from benchmarks.peak import ROOT
 from konsil.deploy.deployment import ORGANISATION, ROLE
 from konsil.deploy.kit import Kit, knock
 from konsil.deploy.processes import Child
-from konsil.deploy.provision import SCHEME, Certificates, Notes
+from konsil.deploy.provision import SCHEME, Certificates
 
 CONTROLLER, EXECUTOR = "benchmarks.bare_job.Rounds", "benchmarks.bare_job.Echo"
 SERVER, ADMIN = "localhost", "admin@konsil.org"  # FLARE calls parties by what certificates say
@@ -87,8 +87,9 @@ class BareFlare:
             StaticFileBuilder(scheme=SCHEME, require_signed_jobs=True),
             Certificates(days=1),
         ]
+        notes = SimpleNamespace(error=print, warning=str, info=str, debug=str)
         made = Provisioner(str(self.folder), builders).provision(
-            Project("bare", "a FLARE federation", participants), logger=Notes()
+            Project("bare", "a FLARE federation", participants), logger=notes
         )
         return Path(made.get_result_location())
 

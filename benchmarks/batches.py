@@ -12,7 +12,8 @@ import torch
 
 from benchmarks.measure import Figure, Goal, Outcome, Ratio, Side, interleave, warm_up
 from benchmarks.setup import Setup
-from konsil.data import Images, augment_light, training_data
+from konsil.data import Images, training_data
+from konsil.data.augment import RANGES, augment
 from konsil.federation.compute import keep_freed_memory
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def _konsil_epoch(images: Images, augmented: bool) -> float:
     for index in torch.randperm(len(images), generator=noise).split(BATCH):
         x, y = images.batch(index)
         if augmented:
-            augment_light(x, y, noise)
+            augment(x, y, noise, RANGES["light"])
     return process_time() - began
 
 

@@ -49,7 +49,7 @@ class FromKonsil(Transform):
 
 
 def light(size: int) -> list[Callable[..., Any]]:
-    """What `augment_light` does, with its ranges."""
+    """What `augment: light` does, with its ranges."""
     gamma = math.exp(-augment.GAMMA), math.exp(augment.GAMMA)
     return [
         RandFlipd(BOTH, prob=0.5, spatial_axis=1),

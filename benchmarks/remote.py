@@ -96,9 +96,8 @@ class Far(Local):
         """Start one party: the server with the plugin, a counted site with its detour."""
         if party == SERVER:
             folder = self.base / SERVER
-            files = [str(self.kits[SERVER]), str(folder), str(PLUGIN)]
-            module = "konsil.deploy.server_process"
-            child = Child(module, files, folder / "said.log", lambda _: None)
+            words = ["server", str(self.kits[SERVER]), str(folder), str(PLUGIN)]
+            child = Child("konsil.deploy.parties", words, folder / "said.log", lambda _: None)
             self.children[SERVER] = child
             return child
         if party in self.wires:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ValidationError
 from rich.console import Console
 
-from konsil.config import Experiment, FederationConfig, TaskConfig, explain, read_experiment
+from konsil.config import Experiment, FederationConfig, TaskConfig, checked, read_experiment
 from konsil.errors import ConfigError, RunError
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from konsil.federation.plan import Plan
     from konsil.supermodel import SuperModel
 
-B = TypeVar("B", bound=BaseModel)
 WIDTH = 120  # columns of a printed result, where no terminal says otherwise
 
 
@@ -193,8 +191,8 @@ def open_federation(
     that an experiment has under `federation`; `task`: those under `task`.
     """
     given = _place(Path(source)) if isinstance(source, str | Path) else source
-    config = _checked(FederationConfig, given, "federation")
-    return _opened(config, _checked(TaskConfig, task or {}, "task"), Console(quiet=quiet))
+    config = checked(FederationConfig, given, "federation")
+    return _opened(config, checked(TaskConfig, task or {}, "task"), Console(quiet=quiet))
 
 
 def _place(path: Path) -> dict[str, Any]:
@@ -203,13 +201,6 @@ def _place(path: Path) -> dict[str, Any]:
         return {"csv": path}
     is_file = path.suffix in (".yaml", ".yml") or (path / "federation.yaml").exists()
     return {"file" if is_file else "folder": path}
-
-
-def _checked(model: type[B], given: Mapping[str, Any] | B, source: str) -> B:
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        raise ConfigError(explain(error, source, model)) from None
 
 
 def _opened(config: FederationConfig, task: TaskConfig, console: Console) -> Federation:
@@ -222,32 +213,31 @@ def _opened(config: FederationConfig, task: TaskConfig, console: Console) -> Fed
 
 
 def _refuse_methods_of_this_session(experiment: Experiment, resume: bool) -> None:
-    """A method that only this process knows can neither be sent to others nor be resumed."""
-    title = next(iter(_methods_of_this_session(experiment)), None)
-    cure = "put it into a file and give it with plugins=[...] (--plugin FILE.py)"
-    if title is not None and experiment.engine.name != "inprocess":
-        raise ConfigError(
-            f"methods.{title}: defined in this session, where worker processes do not find it; "
-            f"{cure}, or set engine.name to inprocess"
-        )
-    if title is not None and resume:
-        raise ConfigError(
-            f"methods.{title}: defined in this session, so that nobody can tell whether it is "
-            f"still what the run began with; {cure}"
-        )
+    """A method that only this process knows can neither be sent to others nor be resumed.
 
-
-def _methods_of_this_session(experiment: Experiment) -> Iterator[str]:
-    """Those neither from a package that is searched nor from a plugin file."""
+    It comes neither from a package that is searched nor from a plugin file.
+    """
     from konsil.ingredients.method import METHODS, method_class
     from konsil.registry import PREFIX
 
     installed = {entry.module for entry in entry_points(group=METHODS.package)}
     packages = {"konsil", *(module.partition(".")[0] for module in installed)}
+    cure = "put it into a file and give it with plugins=[...] (--plugin FILE.py)"
     for config in experiment.methods:
         home = method_class(config).__module__
-        if home.partition(".")[0] not in packages and not home.startswith(PREFIX):
-            yield config.title
+        if home.partition(".")[0] in packages or home.startswith(PREFIX):
+            continue
+        defined = f"methods.{config.title}: defined in this session,"
+        if experiment.engine.name != "inprocess":
+            raise ConfigError(
+                f"{defined} where worker processes do not find it; {cure}, or set engine.name to "
+                "inprocess"
+            )
+        if resume:
+            raise ConfigError(
+                f"{defined} so that nobody can tell whether it is still what the run began with; "
+                f"{cure}"
+            )
 
 
 @contextmanager

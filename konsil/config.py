@@ -9,14 +9,16 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import yaml
 from platformdirs import user_cache_path
 from pydantic import (
+    AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -27,12 +29,48 @@ from pydantic import (
 
 from konsil.errors import ConfigError, suggestion
 
-SYNTHETIC = ("retina", "prostate", "pathology")
+Synthetic = Literal["retina", "prostate", "pathology"]
+SYNTHETIC: tuple[str, ...] = get_args(Synthetic)
 SOURCES = ("synthetic", "folder", "csv", "file")
 PLACES = ("folder", "csv", "file", "cache", "cache_limit")  # where data lie changes no number
 CACHE_LIMIT = "50 GB"  # of decoded images, unless said otherwise
+DEVICES = ("cpu", "cuda", "mps")
 Targets = Literal["masks", "classes"]  # what a task learns from: a mask a structure, or a class
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+B = TypeVar("B", bound=BaseModel)
+
+
+def must(holds: Callable[[Any], bool], words: str) -> AfterValidator:
+    """A rule for one key, and the words for a value that breaks it."""
+
+    def check(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(words)
+        return value
+
+    return AfterValidator(check)
+
+
+def number_of_bytes(text: int | str) -> int:
+    """Bytes, as a number or as one writes them: 20 GB."""
+    match = re.fullmatch(r"\s*(\d+\.?\d*)\s*((?:[KMGT]?B)?)\s*", str(text).upper())
+    if match is None:
+        raise ValueError("must be a number of bytes, such as 20 GB")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def _expanded(path: Path) -> Path:
+    return Path(os.path.expandvars(path)).expanduser()
+
+
+Place = Annotated[Path, AfterValidator(_expanded)]
+Fractions = Annotated[
+    tuple[float, float, float],
+    must(
+        lambda parts: min(parts) > 0 and abs(sum(parts) - 1) <= 1e-6,
+        "train, validation and test must be positive and sum to 1",
+    ),
+]
 
 
 class Block(BaseModel):
@@ -52,34 +90,33 @@ class Block(BaseModel):
         return value
 
 
+class Chosen(Block):
+    """Something chosen by name; it checks the keys beyond those of its block itself."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the file says beyond the keys of this block."""
+        return dict(self.model_extra or {})
+
+
 class FederationConfig(Block):
     """Where the images of which sites are. Exactly one of the four sources is given."""
 
-    synthetic: Literal["retina", "prostate", "pathology"] | None = None
+    synthetic: Synthetic | None = None
     images: dict[str, int] | None = None  # synthetic only: images a site; default: the built-in
-    folder: Path | None = None
-    csv: Path | None = None
-    file: Path | None = None  # a federation.yaml, or the folder that holds it
+    folder: Place | None = None
+    csv: Place | None = None
+    file: Place | None = None  # a federation.yaml, or the folder that holds it
     sites: list[str] | None = None  # keep these sites only, in this order
     image_size: int = Field(64, ge=16)
     channels: Literal[1, 3] = 3
     patient_pattern: str | None = None  # regular expression; group 1 of the file's stem
-    split: tuple[float, float, float] = (0.5, 0.25, 0.25)
+    split: Fractions = (0.5, 0.25, 0.25)
     split_seed: int = 0
-    cache: Path | None = None  # default: $KONSIL_CACHE, or the user's cache folder
+    cache: Place | None = None  # default: $KONSIL_CACHE, or the user's cache folder
     cache_limit: int | str | None = None  # default: $KONSIL_CACHE_LIMIT, or CACHE_LIMIT
-
-    @field_validator("folder", "csv", "file", "cache")
-    @classmethod
-    def _expand(cls, path: Path | None) -> Path | None:
-        return None if path is None else Path(os.path.expandvars(path)).expanduser()
-
-    @field_validator("split")
-    @classmethod
-    def _fractions(cls, split: tuple[float, float, float]) -> tuple[float, float, float]:
-        if min(split) <= 0 or abs(sum(split) - 1) > 1e-6:
-            raise ValueError("train, validation and test must be positive and sum to 1")
-        return split
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -110,8 +147,8 @@ class FederationConfig(Block):
     @property
     def cache_limit_bytes(self) -> int:
         """How large the cache may grow."""
-        limit = self.cache_limit
-        return usual_cache_limit() if limit is None else number_of_bytes(limit)
+        given = self.cache_limit
+        return usual_cache_limit() if given is None else number_of_bytes(given)
 
 
 def usual_cache() -> Path:
@@ -129,18 +166,8 @@ def usual_cache_limit() -> int:
         raise ConfigError(f"KONSIL_CACHE_LIMIT = {given!r}: {error}") from None
 
 
-def number_of_bytes(text: int | str) -> int:
-    """Bytes, as a number or as one writes them: 20 GB."""
-    match = re.fullmatch(r"\s*(\d+\.?\d*)\s*((?:[KMGT]?B)?)\s*", str(text).upper())
-    if match is None:
-        raise ValueError("must be a number of bytes, such as 20 GB")
-    return int(float(match[1]) * UNITS[match[2]])
-
-
-class TaskConfig(Block):
+class TaskConfig(Chosen):
     """What is learned: a task by name, what its labels mean, and the task's own settings."""
-
-    model_config = ConfigDict(extra="allow")
 
     name: str = "segmentation"
     # of masks: structure -> the mask values that belong to it (they may overlap: disc and cup)
@@ -160,37 +187,21 @@ class TaskConfig(Block):
                 )
         return self
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the file says beyond the keys above; the task itself checks it."""
-        return dict(self.model_extra or {})
 
-
-class NetworkConfig(Block):
+class NetworkConfig(Chosen):
     """The network that every site trains: one by name, or any class by its path."""
-
-    model_config = ConfigDict(extra="allow")
 
     name: str | None = None  # default: the usual one for the task's targets
     target: str | None = None  # package.module.Class; its arguments stand beside it
-
-    @field_validator("target")
-    @classmethod
-    def _a_path(cls, target: str | None) -> str | None:
-        if target is not None and "." not in target:  # the rest is said when it is imported
-            raise ValueError("must be the path of a class, package.module.Class")
-        return target
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if self.name is not None and self.target is not None:
             raise ValueError("give a name or a target, not both")
+        if self.target is not None and "." not in self.target:  # the rest: when it is imported
+            wrong = f"target = {self.target!r}"
+            raise ValueError(f"{wrong}: must be the path of a class, package.module.Class")
         return self
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the file says beyond the keys above; the network itself checks it."""
-        return dict(self.model_extra or {})
 
 
 class TrainingConfig(Block):
@@ -204,7 +215,10 @@ class TrainingConfig(Block):
     final_lr: float = Field(0.02, ge=0, le=1)  # of lr: where a schedule ends
     warmup: int = Field(0, ge=0)  # rounds in which lr grows
     clip: float | None = Field(None, gt=0)  # the largest norm of a gradient
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: Annotated[
+        tuple[float, float],
+        must(lambda betas: all(0 <= b < 1 for b in betas), "must be two numbers from 0 to below 1"),
+    ] = (0.9, 0.999)
     momentum: float = Field(0.0, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
     augment: Literal["none", "light", "strong"] = "none"
@@ -216,13 +230,6 @@ class TrainingConfig(Block):
     keep: Literal["best", "last", "smoothed", "ema"] = "best"
     ema: float = Field(0.9, ge=0, lt=1)
     running_statistics: Literal["average", "local"] = "average"
-
-    @field_validator("betas")
-    @classmethod
-    def _fading(cls, betas: tuple[float, float]) -> tuple[float, float]:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError("must be two numbers from 0 to below 1")
-        return betas
 
 
 class ServerConfig(Block):
@@ -259,43 +266,42 @@ class EngineConfig(Block):
 class ComputeConfig(Block):
     """What a site computes with. Part of the plan, because it changes the last bits."""
 
-    device: str = "cpu"
+    device: Annotated[
+        str, must(lambda d: d.split(":")[0] in DEVICES, "must be cpu, cuda, cuda:N or mps")
+    ] = "cpu"
     threads: int = Field(1, ge=1)  # threads a site
 
-    @field_validator("device")
-    @classmethod
-    def _known(cls, device: str) -> str:
-        kind = device.split(":")[0]
-        if kind not in ("cpu", "cuda", "mps"):
-            raise ValueError("must be cpu, cuda, cuda:N or mps")
-        return device
 
-
-class MethodConfig(BaseModel):
+class MethodConfig(Chosen):
     """A method by name, a label for the tables, and the method's own settings."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
-
     name: str
-    label: str = Field("", pattern=r"^[A-Za-z0-9._-]*$")  # also a folder's name
-
-    @field_validator("label")
-    @classmethod
-    def _no_way_up(cls, label: str) -> str:
-        """`..` would be the folder above, and a hidden folder would not be found."""
-        if label.startswith("."):
-            raise ValueError("must not begin with a dot: it is also a folder's name")
-        return label
+    # also a folder's name: `..` would be the folder above, and a hidden one would not be found
+    label: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9._-]*$"),
+        must(lambda t: t[:1] != ".", "must not begin with a dot: it is also a folder's name"),
+    ] = ""
 
     @property
     def title(self) -> str:
         """The name in tables, folders and results."""
         return self.label or self.name
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the file says beyond name and label; the method itself checks it."""
-        return dict(self.model_extra or {})
+
+def _alone(*kinds: type) -> BeforeValidator:
+    """A single value of these types needs no list around it."""
+    return BeforeValidator(lambda value: [value] if isinstance(value, kinds) else value)
+
+
+def _by_name(methods: Any) -> Any:
+    listed = methods if isinstance(methods, list) else [methods]
+    return [{"name": m} if isinstance(m, str) else m for m in listed]
+
+
+def _absolute(paths: list[Path]) -> list[Path]:
+    """Worker processes look for the very same files."""
+    return list(dict.fromkeys(_expanded(path).absolute() for path in paths))
 
 
 class Experiment(Block):
@@ -306,37 +312,14 @@ class Experiment(Block):
     task: TaskConfig = TaskConfig()
     network: NetworkConfig = NetworkConfig()
     training: TrainingConfig = TrainingConfig()
-    methods: list[MethodConfig] = Field(min_length=1)
+    methods: Annotated[list[MethodConfig], Field(min_length=1), BeforeValidator(_by_name)]
     rounds: int = Field(ge=1)
-    seeds: list[int] = Field([0], min_length=1)
+    seeds: Annotated[list[int], Field(min_length=1), _alone(int)] = [0]
     server: ServerConfig = ServerConfig()
     engine: EngineConfig = EngineConfig()
     compute: ComputeConfig = ComputeConfig()
-    plugins: list[Path] = []  # Python files with methods, networks, tasks of your own
-
-    @field_validator("plugins", mode="before")
-    @classmethod
-    def _one_plugin(cls, plugins: Any) -> Any:
-        return [plugins] if isinstance(plugins, str | Path) else plugins
-
-    @field_validator("plugins")
-    @classmethod
-    def _absolute(cls, plugins: list[Path]) -> list[Path]:
-        """Worker processes look for the very same files."""
-        found = [Path(os.path.expandvars(path)).expanduser().absolute() for path in plugins]
-        return list(dict.fromkeys(found))
-
-    @field_validator("methods", mode="before")
-    @classmethod
-    def _names(cls, methods: Any) -> Any:
-        if not isinstance(methods, list):
-            methods = [methods]
-        return [{"name": m} if isinstance(m, str) else m for m in methods]
-
-    @field_validator("seeds", mode="before")
-    @classmethod
-    def _one_seed(cls, seeds: Any) -> Any:
-        return [seeds] if isinstance(seeds, int) else seeds
+    # Python files with methods, networks, tasks of your own
+    plugins: Annotated[list[Path], _alone(str, Path), AfterValidator(_absolute)] = []
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -412,10 +395,15 @@ class _EveryKeyOnce(yaml.SafeLoader):
 
 def check_experiment(raw: dict[str, Any], source: str) -> Experiment:
     """A checked experiment, or a ConfigError that lists every mistake."""
+    return checked(Experiment, raw, source)
+
+
+def checked(model: type[B], given: Mapping[str, Any] | B, source: str) -> B:
+    """What is given as a model, or a ConfigError that lists every mistake in it."""
     try:
-        return Experiment.model_validate(raw)
+        return model.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(explain(error, source, Experiment)) from None
+        raise ConfigError(explain(error, source, model)) from None
 
 
 def explain(error: ValidationError, source: str, model: type[BaseModel]) -> str:
@@ -424,22 +412,18 @@ def explain(error: ValidationError, source: str, model: type[BaseModel]) -> str:
     return f"{source}: this cannot be meant:\n" + "\n".join(lines)
 
 
-# Pydantic's kinds of findings, in the words of somebody who writes an experiment file.
+# Pydantic's kinds of findings, or how they begin, in the words of who writes an experiment file.
 IN_WORDS = {
-    "int_parsing": "must be a whole number",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "float_parsing": "must be a number",
-    "float_type": "must be a number",
-    "bool_parsing": "must be true or false",
-    "bool_type": "must be true or false",
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "bool": "must be true or false",
     "string_type": "must be a text",
     "string_pattern_mismatch": "must be letters, digits, dots, dashes and underscores only",
     "path_type": "must be a path",
-    "list_type": "must be a list",
-    "tuple_type": "must be a list",
-    "dict_type": "must be a block of keys",
-    "finite_number": "must be a finite number",
+    "list": "must be a list",
+    "tuple": "must be a list",
+    "dict": "must be a block of keys",
+    "finite": "must be a finite number",
 }
 
 
@@ -447,22 +431,19 @@ def _explain_one(finding: dict[str, Any], model: type[BaseModel]) -> str:
     loc, kind = list(finding["loc"]), finding["type"]
     path = ".".join(map(str, loc))
     if kind == "extra_forbidden":
-        return f"{path}: unknown key; {_suggestion(model, loc)}"
+        return f"{path}: unknown key; {suggestion(str(loc[-1]), _allowed_keys(model, loc[:-1]))}"
     if kind == "missing":
         short_list = loc and isinstance(loc[-1], int)
         return f"{path}: missing; " + ("the list is too short" if short_list else "no default")
     if kind == "model_type":
         allowed = ", ".join(_allowed_keys(model, loc))
         return f"{path} = {finding['input']!r}: must be a block of keys; allowed: {allowed}"
-    message = IN_WORDS.get(kind) or _in_our_words(finding["msg"])
+    known = IN_WORDS.get(kind) or IN_WORDS.get(kind.partition("_")[0])
+    message = known or _in_our_words(finding["msg"])
     if isinstance(finding["input"], dict | BaseModel):  # a whole block: the message names the key
         joint = "." if re.match(r"[\w.]+(:| = )", message) else ": "
         return f"{path}{joint}{message}" if path else message
     return f"{path} = {finding['input']!r}: {message}"
-
-
-def _suggestion(model: type[BaseModel], loc: list[Any]) -> str:
-    return suggestion(str(loc[-1]), _allowed_keys(model, loc[:-1]))
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
@@ -515,31 +496,21 @@ def _lay_over(raw: dict[str, Any], key: str, value: Any, said: str) -> None:
     *parents, last = key.split(".")
     node: Any = raw
     for depth, parent in enumerate(parents):
-        node = _child(node, parent, ".".join(parents[: depth + 1]), said)
-    if isinstance(node, list):
-        node[_index(node, last, said)] = value
-    elif isinstance(node, dict):
-        node[last] = value
-    else:
-        raise ConfigError(f"{said}: {'.'.join(parents)} has no keys below it")
+        place = _place(node, parent, parents[:depth], said)
+        below = node[place] if isinstance(node, list) else node.get(place)
+        if isinstance(node, list) and isinstance(below, str):
+            below = {"name": below}  # a method given by its bare name gets settings
+        node[place] = {} if below is None else below
+        node = node[place]
+    node[_place(node, last, parents, said)] = value
 
 
-def _child(node: Any, key: str, path: str, said: str) -> Any:
-    if isinstance(node, list):
-        index = _index(node, key, said)
-        if isinstance(node[index], str):  # a method given by its bare name gets settings
-            node[index] = {"name": node[index]}
-        return node[index]
-    if not isinstance(node, dict):
-        above = path.rpartition(".")[0]
-        raise ConfigError(f"{said}: {above} has no keys below it")
-    if node.get(key) is None:
-        node[key] = {}
-    return node[key]
-
-
-def _index(node: list[Any], key: str, said: str) -> int:
-    """A position in a list, by number or by the name of a method in it."""
+def _place(node: Any, key: str, above: list[str], said: str) -> Any:
+    """A key of a block, or a position in a list: by number, or by the name of a method in it."""
+    if isinstance(node, dict):
+        return key
+    if not isinstance(node, list):
+        raise ConfigError(f"{said}: {'.'.join(above)} has no keys below it")
     names = [n.get("label") or n.get("name") if isinstance(n, dict) else n for n in node]
     if key in names:
         return names.index(key)

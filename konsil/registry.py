@@ -17,7 +17,7 @@ import pkgutil
 import re
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -60,9 +60,9 @@ class Registry(Generic[T]):
         if definition.__module__.startswith(PREFIX):
             self._search()  # first, so that it is the plugin that finds a name taken
         home = definition.__module__, definition.__qualname__
-        known = self._homes.get(name, home)
-        if known != home:
-            place = _place(known[0])
+        module, _ = known = self._homes.get(name, home)
+        if known != home:  # a module of a package, or a user's file
+            place = sys.modules[module].__file__ if module.startswith(PREFIX) else module
             raise ConfigError(f"{self.kind} {name}: {place} has it already; choose another name")
         self._check(name, entry)
         self._entries[name], self._homes[name] = entry, home
@@ -114,12 +114,6 @@ class Registry(Generic[T]):
                 ) from None
 
 
-def _place(module: str) -> str:
-    """Where something is defined: a module of a package, or a user's file."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return str(file) if module.startswith(PREFIX) and file else module
-
-
 def load_plugins(
     paths: Iterable[Path | str], agreed: Collection[str] | None = None
 ) -> dict[str, str]:
@@ -167,9 +161,17 @@ def _load(path: Path, source: bytes, sha256: str) -> list[str]:
     """The names of what a file registers; those of other kinds than methods with their kind."""
     module = f"{PREFIX}{re.sub(r'[^a-zA-Z0-9]', '_', path.stem)}_{sha256[:16]}"
     if module not in sys.modules:
-        _refuse_second_version(path)
+        plugged = [m for name, m in sys.modules.items() if name.startswith(PREFIX)]
+        if any(getattr(m, "__file__", "") == str(path) for m in plugged):  # plans may rest on it
+            raise ConfigError(
+                f"{path}: it has changed since this process loaded it; start a new one"
+            )
         _run(module, path, source)
-    names = list(_registered(module))
+    names = [
+        name if registry.kind == "method" else f"{registry.kind} {name}"
+        for registry in REGISTRIES.values()
+        for name in registry.names_from(module)
+    ]
     if not names:
         _forget(module)
         raise ConfigError(
@@ -179,22 +181,9 @@ def _load(path: Path, source: bytes, sha256: str) -> list[str]:
     return names
 
 
-def _registered(module: str) -> Iterator[str]:
-    for registry in REGISTRIES.values():
-        kind = "" if registry.kind == "method" else f"{registry.kind} "
-        yield from (f"{kind}{name}" for name in registry.names_from(module))
-
-
 def kind_and_name(registered: str) -> str:
     """What a plan calls something of a plugin, for people: methods have their kind, too."""
     return registered if " " in registered else f"method {registered}"
-
-
-def _refuse_second_version(path: Path) -> None:
-    """Plans of this process may rest on the first one."""
-    plugged = [module for name, module in sys.modules.items() if name.startswith(PREFIX)]
-    if any(getattr(module, "__file__", "") == str(path) for module in plugged):
-        raise ConfigError(f"{path}: it has changed since this process loaded it; start a new one")
 
 
 def _run(name: str, path: Path, source: bytes) -> None:
@@ -208,7 +197,8 @@ def _run(name: str, path: Path, source: bytes) -> None:
         place = f"{path}{_line(error, path)}"
         if isinstance(error, ConfigError):
             raise ConfigError(f"{place}: {error}") from None
-        raise ConfigError(f"{place}: {type(error).__name__}: {_message(error)}") from None
+        words = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ConfigError(f"{place}: {type(error).__name__}: {words}") from None
 
 
 def _forget(module: str) -> None:
@@ -224,7 +214,3 @@ def _line(error: BaseException, path: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         lines.append(error.lineno)
     return f", line {lines[-1]}" if lines else ""
-
-
-def _message(error: BaseException) -> str:
-    return error.msg if isinstance(error, SyntaxError) else str(error)

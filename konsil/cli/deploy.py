@@ -11,43 +11,51 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 from rich.text import Text
+from typer import Argument, Option
+from typer.core import TyperGroup
 
 from konsil.cli.experiments import PluginOption, SetOption
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import ConfigError, RunError
 
-deploy_app = typer.Typer(
-    help="Run an experiment between hospitals, on NVIDIA FLARE.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-server_app = typer.Typer(
-    help="The server of a federation.", no_args_is_help=True, pretty_exceptions_enable=False
-)
-site_app = typer.Typer(
-    help="One hospital of a federation.", no_args_is_help=True, pretty_exceptions_enable=False
-)
+EXTRA = ("nvflare", "cryptography", "psutil")
+
+
+class NeedsFlare(TyperGroup):
+    """Commands that import FLARE, which is an extra: say so where it is missing."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] not in EXTRA:
+                raise
+            raise ConfigError(
+                "this needs NVIDIA FLARE, which is not installed: pip install 'konsil[flare]'"
+            ) from None
+
+
+def _commands(help: str) -> typer.Typer:
+    return typer.Typer(
+        help=help, cls=NeedsFlare, no_args_is_help=True, pretty_exceptions_enable=False
+    )
+
+
+deploy_app = _commands("Run an experiment between hospitals, on NVIDIA FLARE.")
+server_app = _commands("The server of a federation.")
+site_app = _commands("One hospital of a federation.")
 
 KIT = "KONSIL_KIT"
-KitArgument = Annotated[Path, typer.Argument(metavar="KIT", help="The start-up kit's folder.")]
-AdminKit = Annotated[
-    Path | None, typer.Option("--kit", envvar=KIT, help="The admin's start-up kit.")
-]
-RunArgument = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="The run. Default: the newest.")
-]
-ExperimentArgument = Annotated[
-    Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")
-]
-Data = Annotated[
-    Path, typer.Option("--data", help="The site's federation.yaml, or the folder that holds it.")
-]
+KitArgument = Annotated[Path, Argument(metavar="KIT", help="The start-up kit's folder.")]
+AdminKit = Annotated[Path | None, Option("--kit", envvar=KIT, help="The admin's start-up kit.")]
+RunArgument = Annotated[str | None, Argument(metavar="RUN", help="The run. Default: the newest.")]
+DeploymentArgument = Annotated[Path, Argument(metavar="FILE.yaml", help="The deployment file.")]
+ExperimentArgument = Annotated[Path, Argument(metavar="FILE.yaml", help="The experiment file.")]
+Data = Annotated[Path, Option(help="The site's federation.yaml, or the folder that holds it.")]
 PolicyOption = Annotated[
-    Path | None, typer.Option("--policy", help="What this site agrees to. Default: see the docs.")
+    Path | None, Option(help="What this site agrees to. Default: see the docs.")
 ]
-State = Annotated[
-    Path | None, typer.Option("--state", help="Private state. Default: konsil-<site>, here.")
-]
+State = Annotated[Path | None, Option(help="Private state. Default: konsil-<site>, here.")]
 
 
 # --- who takes part -------------------------------------------------------------------------------
@@ -55,13 +63,13 @@ State = Annotated[
 
 @deploy_app.command()
 def plan(
-    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The deployment file.")],
-    server: Annotated[str | None, typer.Option(help="The server's address, for the sites.")] = None,
-    port: Annotated[int, typer.Option(help="The one port that must be open, there only.")] = 8002,
-    site: Annotated[list[str] | None, typer.Option(help="A site; as often as wanted.")] = None,
-    admin: Annotated[str, typer.Option(help="E-mail of who submits.")] = "admin@konsil.org",
-    name: Annotated[str, typer.Option(help="Of the federation.")] = "konsil",
-    valid_days: Annotated[int, typer.Option(help="Of the certificates.")] = 365,
+    file: DeploymentArgument,
+    server: Annotated[str | None, Option(help="The server's address, for the sites.")] = None,
+    port: Annotated[int, Option(help="The one port that must be open, there only.")] = 8002,
+    site: Annotated[list[str] | None, Option(help="A site; as often as wanted.")] = None,
+    admin: Annotated[str, Option(help="E-mail of who submits.")] = "admin@konsil.org",
+    name: Annotated[str, Option(help="Of the federation.")] = "konsil",
+    valid_days: Annotated[int, Option(help="Of the certificates.")] = 365,
 ) -> None:
     """Write a deployment file with --server and --site; without them, check and show one."""
     import yaml
@@ -70,14 +78,8 @@ def plan(
     from konsil.files import write_text
 
     if server is not None or site:
-        facts: dict[str, object] = {
-            "name": name,
-            "server": server or "localhost",
-            "port": port,
-            "sites": site or [],
-            "admin": admin,
-            "valid_days": valid_days,
-        }
+        facts: dict[str, Any] = {"name": name, "server": server or "localhost", "port": port}
+        facts |= {"sites": site or [], "admin": admin, "valid_days": valid_days}
         check_deployment(facts, "the options")
         if file.exists():
             raise ConfigError(f"{file}: is there already; edit it, or take it away")
@@ -90,19 +92,15 @@ def plan(
 
 @deploy_app.command("provision")
 def provision_(
-    file: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The deployment file.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the kits.")] = Path("kits"),
-    renew: Annotated[
-        list[str] | None, typer.Option("--renew", help="A party that gets a new certificate.")
-    ] = None,
+    file: DeploymentArgument,
+    out: Annotated[Path, Option(help="Folder of the kits.")] = Path("kits"),
+    renew: Annotated[list[str] | None, Option(help="A party that gets a new certificate.")] = None,
 ) -> None:
     """Make one start-up kit a party. Again: adds new sites, changes nobody else's."""
-    with flare():
-        from konsil.deploy.deployment import read_deployment
-        from konsil.deploy.provision import provision
+    from konsil.deploy.deployment import read_deployment
+    from konsil.deploy.provision import provision
 
-    kits = provision(read_deployment(file), out, renew or [])
-    for party, folder in kits.items():
+    for party, folder in provision(read_deployment(file), out, renew or []).items():
         say(f"{party}: {folder}")
     say(f"Send each kit to its party over a safe channel. Keep {out / 'authority'} to yourself.")
 
@@ -113,14 +111,12 @@ def provision_(
 @server_app.command("start")
 def start_server_(
     kit: KitArgument,
-    folder: Annotated[Path, typer.Option("--folder", help="Where runs are kept.")] = Path(
-        "konsil-server"
-    ),
+    folder: Annotated[Path, Option(help="Where runs are kept.")] = Path("konsil-server"),
     plugin: PluginOption = None,
 ) -> None:
     """Run the server until Ctrl-C. Killed and started again, it goes on where it was."""
-    with flare():
-        from konsil.deploy.server_process import start_server
+    from konsil.deploy.parties import start_server
+
     start_server(kit, folder, plugin or [], say)
 
 
@@ -131,14 +127,13 @@ def start_site_(
     policy: PolicyOption = None,
     state: State = None,
     device: Annotated[
-        str, typer.Option(help="cpu, cuda, cuda:1 ... Default: what the experiment says.")
+        str, Option(help="cpu, cuda, cuda:1 ... Default: what the experiment says.")
     ] = "",
 ) -> None:
     """Run this site until Ctrl-C. It connects to the server; nothing connects to it."""
-    with flare():
-        from konsil.deploy.kit import Kit
-        from konsil.deploy.site_process import start_site
     from konsil.deploy.deployment import SiteSettings
+    from konsil.deploy.kit import Kit
+    from konsil.deploy.parties import start_site
     from konsil.deploy.policy import read_policy
     from konsil.deploy.preflight import check_site
 
@@ -146,13 +141,8 @@ def start_site_(
     read_policy(policy)  # a mistake in it is found now
     check_site(data, site)
     folder = (state or Path(f"konsil-{site}")).absolute()
-    settings = SiteSettings(
-        site=site,
-        source={"file": str(data.absolute())},
-        policy=policy.absolute() if policy else None,
-        state=folder,
-        device=device,
-    )
+    own = {"source": {"file": str(data.absolute())}, "policy": policy and policy.absolute()}
+    settings = SiteSettings(site=site, state=folder, device=device, **own)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     settings.write(folder / "settings.json")
@@ -164,18 +154,16 @@ def preflight_(
     kit: KitArgument, data: Data, policy: PolicyOption = None, state: State = None
 ) -> None:
     """Check data, disk, memory, clock, certificate and server before anything starts."""
-    with flare():
-        from konsil.deploy.kit import Kit
+    from konsil.deploy.kit import Kit
     from konsil.deploy.preflight import preflight
 
-    site = Kit.read(kit, "site").party
-    folder = state or Path(f"konsil-{site}")
-    marks = {"ok": "green", "warning": "yellow", "error": "red"}
-    errors = 0
-    for finding in preflight(kit, data, policy, folder, site):
-        line = Text.assemble((f"{finding.verdict:8}", marks[finding.verdict]), f"{finding.what}: ")
-        console.print(line + Text(finding.text), soft_wrap=True)
-        errors += finding.verdict == "error"
+    known = Kit.read(kit, "site")
+    folder = state or Path(f"konsil-{known.party}")
+    marks, errors = {"ok": "green", "warning": "yellow", "error": "red"}, 0
+    for what, verdict, text in preflight(known, data, policy, folder):
+        line = Text.assemble((f"{verdict:8}", marks[verdict]), f"{what}: {text}")
+        console.print(line, soft_wrap=True)
+        errors += verdict == "error"
     if errors:
         raise typer.Exit(1)
 
@@ -189,11 +177,9 @@ def submit(
     kit: AdminKit = None,
     set_: SetOption = None,
     site: Annotated[
-        list[str] | None, typer.Option("--site", help="Who takes part, in the experiment's order.")
+        list[str] | None, Option(help="Who takes part, in the experiment's order.")
     ] = None,
-    run: Annotated[
-        str, typer.Option("--run", help="Go on with a run that stopped or failed.")
-    ] = "",
+    run: Annotated[str, Option(help="Go on with a run that stopped or failed.")] = "",
 ) -> None:
     """Have an experiment run; prints the run's name."""
     from konsil.config import read_experiment
@@ -215,7 +201,7 @@ def submit(
 def status(
     run: RunArgument = None,
     kit: AdminKit = None,
-    json_: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    json_: Annotated[bool, Option("--json", help="For machines.")] = False,
 ) -> None:
     """Show how a run stands; without RUN, all of them."""
     with admin(kit) as connection:
@@ -225,8 +211,9 @@ def status(
         print(json.dumps([vars(one) for one in found], indent=1))
         return
     if run:
-        for key, value in facts_of(found[0]).items():
-            say(f"{key:10}{value}")
+        for key, value in _facts(found[0]).items():
+            if value:
+                say(f"{key:10}{value}")
         return
     table = Table(Column("run", no_wrap=True), "state", "session", "sites", "reason")
     for one in found:
@@ -234,18 +221,19 @@ def status(
     console.print(table)
 
 
-def facts_of(status: Any) -> dict[str, str]:
+def _facts(status: Any) -> dict[str, str]:
     """How one run stands, in words."""
-    facts = {
+    last = status.events[-1] if status.events else {"event": ""}
+    where = f" {last['round']}" if "round" in last else ""
+    return {
         "run": status.run,
         "state": status.state,
         "reason": status.reason,
         "session": str(status.session),
         "submitted": status.submitted[:19],
         "sites": ", ".join(status.roster),
-        "last": in_words(status.events[-1]) if status.events else "",
+        "last": f"{last.get('job', '')} {last['event'].replace('_', ' ')}{where}".strip(),
     }
-    return {key: value for key, value in facts.items() if value}
 
 
 @deploy_app.command()
@@ -259,7 +247,7 @@ def logs(run: RunArgument = None, kit: AdminKit = None) -> None:
 def fetch(
     run: RunArgument = None,
     kit: AdminKit = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder. Default: runs/<run>.")] = None,
+    out: Annotated[Path | None, Option(help="Folder. Default: runs/<run>.")] = None,
 ) -> None:
     """Copy a finished run from the server: results, pictures, models."""
     with admin(kit) as connection:
@@ -281,14 +269,14 @@ def stop(run: RunArgument = None, kit: AdminKit = None) -> None:
 @deploy_app.command()
 def local(
     experiment: ExperimentArgument,
-    out: Annotated[Path, typer.Option("--out", help="Folder of the run.")],
+    out: Annotated[Path, Option(help="Folder of the run.")],
     set_: SetOption = None,
 ) -> None:
     """All of it on this machine: a real server, a real process a site, mutual TLS."""
     from konsil.config import read_experiment
 
     checked = read_experiment(experiment, set_ or [])
-    with flare(), console.status("starting"):
+    with console.status("starting"):
         from konsil.deploy.local import deploy_local
         from konsil.observers.progress import ProgressBar
         from konsil.report.show import show_run
@@ -309,24 +297,11 @@ def local(
 
 
 @contextmanager
-def flare() -> Iterator[None]:
-    """FLARE is an extra: say so where it is missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] not in ("nvflare", "cryptography"):
-            raise
-        raise ConfigError(
-            "this needs NVIDIA FLARE, which is not installed: pip install 'konsil[flare]'"
-        ) from None
-
-
-@contextmanager
 def admin(kit: Path | None) -> Iterator[Any]:
     """A connection to the server with an admin's kit."""
     if kit is None:
         raise ConfigError(f"--kit: give the admin's start-up kit, or set {KIT}")
-    with flare(), problems.status("connecting"):
+    with problems.status("connecting"):
         from konsil.deploy.admin import connect
     with connect(kit) as connection:
         yield connection
@@ -338,12 +313,6 @@ def newest(connection: Any) -> str:
     if not runs:
         raise RunError("the server has no run yet; konsil deploy submit FILE.yaml")
     return runs[-1]
-
-
-def in_words(event: dict[str, Any]) -> str:
-    """An event in a few words."""
-    where = f" {event['round']}" if "round" in event else ""
-    return " ".join(filter(None, [event.get("job", ""), event["event"].replace("_", " ") + where]))
 
 
 def say(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -44,16 +43,29 @@ def run(
     ] = False,
 ) -> None:
     """Train and compare the methods of an experiment file."""
-    _run(experiment, set_ or [], out, resume, dry_run, plugin or [])
+    from konsil import api
+    from konsil.config import read_experiment
+
+    checked = read_experiment(experiment, set_ or [], plugin or [])
+    folder = api.run_folder(checked, out)
+    plan, federation = api.prepare(checked, resume, console)
+    if dry_run:
+        return
+    try:
+        api.train(plan, federation, folder, resume, console)
+    except KeyboardInterrupt:
+        note = f"stopped; what is done is in {folder}: the same command with --resume goes on"
+        problems.print(Text(note), soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+    from konsil.report.show import show_run
+
+    show_run(console, folder)
 
 
-def demo(
-    out: OutOption = None,
-    set_: SetOption = None,
-) -> None:
+def demo(out: OutOption = None, set_: SetOption = None) -> None:
     """Train and compare five methods on six synthetic eye hospitals, in minutes."""
     folder = out or Path("runs/demo")
-    _run(RECIPES / "demo.yaml", set_ or [], folder, resume=(folder / "plan.yaml").exists())
+    run(RECIPES / "demo.yaml", set_, out=folder, resume=(folder / "plan.yaml").exists())
 
 
 def methods(
@@ -93,30 +105,3 @@ def show(
         raise RunError(f"{folder}: no audit trail in it; runs between hospitals have one")
     else:
         show_run(console, folder, split, checkpoint)
-
-
-def _run(
-    file: Path,
-    overrides: list[str],
-    out: Path | None,
-    resume: bool,
-    dry_run: bool = False,
-    plugins: Sequence[Path] = (),
-) -> None:
-    from konsil import api
-    from konsil.config import read_experiment
-
-    experiment = read_experiment(file, overrides, plugins)
-    folder = api.run_folder(experiment, out)
-    plan, federation = api.prepare(experiment, resume, console)
-    if dry_run:
-        return
-    try:
-        api.train(plan, federation, folder, resume, console)
-    except KeyboardInterrupt:
-        note = f"stopped; what is done is in {folder}: the same command with --resume goes on"
-        problems.print(Text(note), soft_wrap=True)
-        raise typer.Exit(INTERRUPTED) from None
-    from konsil.report.show import show_run
-
-    show_run(console, folder)

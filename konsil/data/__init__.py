@@ -27,17 +27,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "augmented": "augment",
-    "Federation": "federation",
-    "open_federation": "federation",
-    "Images": "images",
-    "TrainingData": "images",
-    "test_images": "images",
-    "training_data": "images",
+    "augment": ("augmented",),
+    "federation": ("Federation", "open_federation"),
+    "images": ("Images", "TrainingData", "test_images", "training_data"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

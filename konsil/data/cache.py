@@ -128,16 +128,16 @@ def _root(folder: Path) -> Path:
 
 def _begin(final: Path, size: int, limit: int | None) -> bool:
     """Reserve room for the folder; False if it has appeared, or another run is building it."""
-    building = final.with_name(BUILDING + final.name)
-    with locked(_root(final)):
-        for entry in _scan(_root(final)):
+    root, building = _root(final), final.with_name(BUILDING + final.name)
+    with locked(root):
+        for entry in _scan(root):
             if not entry.whole and not entry.in_use:  # a killed run has left it, or it is damaged
                 _discard(entry.folder)
         if building.exists() or facts_if_whole(final) is not None:
             return False
         if final.exists():
             _discard(final)  # damaged, and some run uses it: what that has open, it keeps
-        _make_room(_root(final), size + MANIFEST_BYTES, limit)
+        _make_room(root, size + MANIFEST_BYTES, limit)
         building.mkdir(parents=True)
         try:
             write_text(building / MANIFEST, json.dumps({"reserved": size + MANIFEST_BYTES}))
@@ -150,31 +150,26 @@ def _begin(final: Path, size: int, limit: int | None) -> bool:
 
 def _build(final: Path, fill: Fill, limit: int | None) -> dict[str, Any]:
     """Fill the folder and give it its name; or leave nothing behind."""
-    building = final.with_name(BUILDING + final.name)
+    root, building = _root(final), final.with_name(BUILDING + final.name)
     try:
         facts = fill(building)
-        text = json.dumps({"facts": facts, "files": _sizes(building)}, indent=1)
+        written = [path for path in sorted(building.rglob("*")) if path.is_file()]
+        sizes = {path.relative_to(building).as_posix(): path.stat().st_size for path in written}
+        sizes.pop(MANIFEST, None)  # still the one that reserved room
+        text = json.dumps({"facts": facts, "files": sizes}, indent=1)
         write_text(building / MANIFEST, text, durable=True)
-        with locked(_root(final)):
-            _make_room(_root(final), 0, limit)  # if it has become larger than reserved
+        with locked(root):
+            _make_room(root, 0, limit)  # if it has become larger than reserved
             building.rename(final)
             _mark(final)
             _unmark(building)
     except BaseException:
         with suppress(OSError):  # what stopped the build is to be told, not this
             _discard(building)
-        with suppress(OSError), locked(_root(final)):
+        with suppress(OSError), locked(root):
             _unmark(building)
         raise
     return facts
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    return {
-        path.relative_to(folder).as_posix(): path.stat().st_size
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path != folder / MANIFEST
-    }
 
 
 def _make_room(root: Path, size: int, limit: int | None) -> None:
@@ -184,29 +179,24 @@ def _make_room(root: Path, size: int, limit: int | None) -> None:
     """
     there = _scan(root)
     unused = [entry for entry in there if not entry.in_use]
-    to_come = sum(entry.bytes - entry.written for entry in there)
-    free = shutil.disk_usage(root).free - to_come
-    used = sum(entry.bytes for entry in there)
+    used, written = sum(entry.bytes for entry in there), sum(entry.written for entry in there)
+    free = shutil.disk_usage(root).free - (used - written)  # the rest is yet to come
     missing = max(size - free if size else 0, 0 if limit is None else used + size - limit)
     if missing > sum(entry.written for entry in unused):
-        held = sum(entry.bytes for entry in there if entry.in_use)
-        raise DataError(_no_room(root, size, free, limit, held))
+        needed = f"{readable(size)} needed" if size else "more was written than was reserved"
+        allowed = "without limit" if limit is None else f"at most {readable(limit)}"
+        held = readable(sum(entry.bytes for entry in there if entry.in_use))
+        raise DataError(
+            f"{root}: no room in the cache: {needed}, {readable(max(free, 0))} free on the disk, "
+            f"{allowed} allowed, {held} in use by runs; make room on the disk, allow more by "
+            "federation.cache_limit or the variable KONSIL_CACHE_LIMIT, choose another folder by "
+            "federation.cache or the variable KONSIL_CACHE, or take a smaller federation.image_size"
+        )
     for entry in unused:
         if missing <= 0:
             break
         _discard(entry.folder)
         missing -= entry.written
-
-
-def _no_room(root: Path, size: int, free: int, limit: int | None, held: int) -> str:
-    needed = f"{readable(size)} needed" if size else "more was written than was reserved"
-    allowed = "without limit" if limit is None else f"at most {readable(limit)}"
-    return (
-        f"{root}: no room in the cache: {needed}, {readable(max(free, 0))} free on the disk, "
-        f"{allowed} allowed, {readable(held)} in use by runs; make room on the disk, allow more "
-        "by federation.cache_limit or the variable KONSIL_CACHE_LIMIT, choose another folder by "
-        "federation.cache or the variable KONSIL_CACHE, or take a smaller federation.image_size"
-    )
 
 
 def _discard(folder: Path) -> None:
@@ -241,40 +231,30 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _scan(root: Path) -> list[Entry]:
+    """What Konsil made, the least recently used first: a cache may lie among other things."""
     found = []
-    for place in (root, root / SYNTHETIC):
-        with suppress(FileNotFoundError):
-            found += [_entry(root, path) for path in place.iterdir() if _is_ours(path)]
+    for folder in [*root.glob("*"), *(root / SYNTHETIC).glob("*")]:
+        ours = folder.name.startswith(BUILDING) or {"files", "facts"} <= set(_manifest(folder))
+        if ours and folder.is_dir() and not folder.is_symlink():
+            found.append(_entry(root, folder))
     return sorted(found, key=lambda entry: (entry.last_use, entry.name))
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether Konsil made this folder: a cache may lie in a folder with other things in it."""
-    if path.is_symlink() or not path.is_dir():
-        return False
-    return path.name.startswith(BUILDING) or {"files", "facts"} <= set(_manifest(path))
-
-
 def _entry(root: Path, folder: Path) -> Entry:
-    manifest = folder / MANIFEST
-    written = _bytes_in(folder)
+    manifest, written = folder / MANIFEST, 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # a run that builds has files that come and go
+            written += 0 if path.is_dir() else path.lstat().st_size
+    there = manifest.exists()
     return Entry(
         name=folder.relative_to(root).as_posix(),
         folder=folder,
         bytes=max(written, _manifest(folder).get("reserved", 0)),
         written=written,
-        last_use=(manifest if manifest.exists() else folder).stat().st_mtime,
-        in_use=_in_use(folder) or _is_anothers(manifest),
+        last_use=(manifest if there else folder).stat().st_mtime,
+        in_use=_in_use(folder) or (there and not os.access(manifest, os.W_OK)),  # another user's
         whole=not folder.name.startswith(BUILDING) and facts_if_whole(folder) is not None,
     )
-
-
-def _bytes_in(folder: Path) -> int:
-    total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # a run that builds has files that come and go
-            total += 0 if path.is_dir() else path.lstat().st_size
-    return total
 
 
 # --- marks, under the lock of the cache ---------------------------------------------------------
@@ -282,16 +262,12 @@ def _bytes_in(folder: Path) -> int:
 _kept: dict[Path, tuple[Path, FileIO]] = {}  # entry -> this process' mark, and the lock on it
 
 
-def _marks(folder: Path) -> Path:
-    return folder.parent / MARKS / folder.name
-
-
 def _mark(folder: Path) -> None:
     """From now on this process uses an entry; children that it forks do, too."""
     if folder in _kept and _kept[folder][0].exists():
         return
     _in_use(folder)  # sweeps the marks of the dead
-    mark = _marks(folder) / uuid.uuid4().hex
+    mark = folder.parent / MARKS / folder.name / uuid.uuid4().hex
     mark.parent.mkdir(parents=True, exist_ok=True)
     lock = take_lock(mark)
     assert lock is not None  # nobody else knows its name
@@ -299,30 +275,22 @@ def _mark(folder: Path) -> None:
 
 
 def _unmark(folder: Path) -> None:
-    _, lock = _kept.pop(folder)
-    lock.close()
+    _kept.pop(folder)[1].close()
     _in_use(folder)  # sweeps its mark
 
 
 def _in_use(folder: Path) -> bool:
     """Whether a process that lives has marked an entry, or builds it."""
-    users = 0
-    with suppress(FileNotFoundError):
-        for mark in list(_marks(folder).iterdir()):
-            lock = take_lock(mark)
-            if lock is None:
-                users += 1
-                continue
-            with suppress(PermissionError):
-                mark.unlink()  # its process has ended
-            lock.close()
+    marks, users = folder.parent / MARKS / folder.name, 0
+    for mark in list(marks.glob("*")):
+        lock = take_lock(mark)
+        if lock is None:
+            users += 1
+            continue
+        with lock, suppress(PermissionError):
+            mark.unlink()  # its process has ended
     if not users:
         with suppress(OSError):  # others are in use
-            _marks(folder).rmdir()
-            _marks(folder).parent.rmdir()
+            marks.rmdir()
+            marks.parent.rmdir()
     return users > 0
-
-
-def _is_anothers(manifest: Path) -> bool:
-    """Whether an entry belongs to another user: not ours to remove."""
-    return manifest.exists() and not os.access(manifest, os.W_OK)

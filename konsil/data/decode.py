@@ -1,72 +1,97 @@
-"""From the files of a federation to the arrays of its cache entry."""
+"""From the files of a federation to the arrays of its cache entry: volumes by their slices."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from konsil.data.cache import named_errors
 from konsil.data.findings import BadFile, Findings
-from konsil.data.image_with_masks import ImageWithMasks, open_with_masks, some
+from konsil.data.image_with_masks import ImageWithMasks, is_picture, open_with_masks, some
+from konsil.data.manifest import Manifest, Slices
 from konsil.data.recipe import UNNAMED, Digests, Reading, Recipe, in_threads
 from konsil.data.sources import Item
+from konsil.files import write_text
 
 Report = Callable[[str, int, int], None]
+NOTES = 1  # the format of the notes on slices
 
 
-@dataclass(frozen=True)
-class _Decoded:
-    image: NDArray[np.uint8]
-    target: NDArray[Any]
-    values: frozenset[int]  # of its masks
-    structures: frozenset[str]  # that are marked anywhere
-    brightest: int | None  # of a 16-bit image, before it was scaled to 8 bit
+# --- which slices of a volume become images -----------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Decoder:
-    root: Path
-    recipe: Recipe
-    digests: Digests
+def into_planes(
+    manifest: Manifest,
+    items: Sequence[Item],
+    recipe: Recipe,
+    digests: Digests,
+    notes: Path,
+    report: Report,
+) -> list[Item]:
+    """Every volume replaced by its slices; pictures as they are.
 
-    def __call__(self, items: list[Item]) -> list[_Decoded]:
-        """The arrays of all wanted planes of one file. Raises BadFile if it cannot be used."""
-        opened = open_with_masks(self.root, items[0], self.recipe.reading(items[0].site))
-        self._check_unchanged(opened)
-        brightest = int(opened.raw.max()) if opened.sixteen_bit else None
-        values = opened.values
-        structures = frozenset(name for name, area in opened.areas.items() if area)
-        return [
-            _Decoded(
-                opened.image(item.plane, self.recipe.channels, self.recipe.size),
-                self._target(opened, item),
-                values,
-                structures,
-                brightest,
-            )
-            for item in items
-        ]
+    What was found is noted by content, so a volume is opened for this only once.
+    """
 
-    def _target(self, opened: ImageWithMasks, item: Item) -> NDArray[Any]:
-        if self.recipe.classes:
-            return np.array(self.recipe.classes.index(item.label), "<i8")
-        return opened.target(item.plane, self.recipe.size)
+    def look(item: Item) -> list[int]:
+        reading, rule = recipe.reading(item.site), manifest.site(item.site).slices
+        content = [digests[name] for name in recipe.files(item)]
+        whole = json.dumps([NOTES, content, reading.identity(), rule.model_dump()])
+        note = notes / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
+        try:
+            planes: list[int] = json.loads(note.read_text())
+        except (OSError, ValueError):
+            planes = chosen_planes(item, open_with_masks(manifest.root, item, reading), rule)
+            with named_errors(notes):
+                write_text(note, json.dumps(planes))
+        return planes
 
-    def _check_unchanged(self, opened: ImageWithMasks) -> None:
-        for name, found in opened.digests.items():
-            if found != self.digests[name]:
-                cure = "run again when it is at rest"
-                bad = BadFile("file that changed while it was read", cure)
-                bad.name = name
-                raise bad
+    volumes = [item for item in items if not is_picture(item.image)]
+    if not volumes:
+        return list(items)
+    found = Findings()
+    planes: dict[Item, Sequence[int]] = {}
+    results = in_threads(look, volumes, found)
+    for done, (item, chosen) in enumerate(zip(volumes, results, strict=True), 1):
+        planes[item] = chosen or ()
+        report(item.site, done, len(volumes))
+    found.raise_if_any(manifest.root)
+    return [replace(item, plane=plane) for item in items for plane in planes.get(item, [None])]
+
+
+def chosen_planes(item: Item, opened: ImageWithMasks, rule: Slices) -> list[int]:
+    """The slices that a site's rule asks for. Raises BadFile if there is none."""
+    planes = list(range(len(opened.raw)))
+    if rule.which == "labelled" and opened.masks:
+        planes = opened.labelled()
+    if not planes:
+        cure = "mend its mask, take the volume away, or write slices: {which: all}"
+        raise BadFile("volume without a labelled slice", cure, name=item.image)
+    return planes[:: rule.every]
+
+
+# --- arrays -------------------------------------------------------------------------------------
+
+
+class _Decoded(NamedTuple):
+    """What became of one file; of one that cannot be used, nothing."""
+
+    planes: Sequence[tuple[NDArray[np.uint8], NDArray[Any]]] = ()  # image and target of each
+    values: frozenset[int] = frozenset()  # of its masks
+    marked: frozenset[str] = frozenset()  # structures that are marked anywhere
+    brightest: int | None = None  # of a 16-bit image, before it was scaled to 8 bit
 
 
 def bytes_of(recipe: Recipe, images: int) -> int:
@@ -76,16 +101,13 @@ def bytes_of(recipe: Recipe, images: int) -> int:
     return images * (recipe.channels * plane + target)
 
 
-# --- all of them --------------------------------------------------------------------------------
-
-
 def write_arrays(
     folder: Path,
     root: Path,
     items: Sequence[Item],
     recipe: Recipe,
     digests: Digests,
-    report: Report | None,
+    report: Report,
 ) -> dict[str, Any]:
     """Decode everything into <site>/<split>/{images,targets}.npy; what was seen at each site.
 
@@ -93,103 +115,84 @@ def write_arrays(
     neither threads nor memory limit the size of a federation.
     """
     found = Findings()
-    seen: dict[str, _SiteFacts] = {}
-    files = [list(group) for _, group in groupby(items, key=lambda item: (item.site, item.image))]
-    with closing(in_threads(_Decoder(root, recipe, digests), files, found, chunk=4)) as decoded:
-        results = _one_by_one(files, decoded)
-        for site, group in groupby(items, key=lambda item: item.site):
-            seen[site] = _SiteFacts(recipe.reading(site))
-            _write_site(folder / site, list(group), results, seen[site], report)
+    seen: dict[str, list[_Decoded]] = {item.site: [] for item in items}
+    counts = Counter((item.site, item.split) for item in items)
+    files = [list(own) for _, own in groupby(items, key=lambda i: (i.site, i.split, i.image))]
+    decode = partial(_decode, root, recipe, digests)
+    with closing(in_threads(decode, files, found, chunk=4)) as decoded:
+        results = _reported(files, decoded, report)
+        for (site, split), group in groupby(results, key=lambda r: (r[0].site, r[0].split)):
+            with _array_files(folder / site / split, recipe, counts[site, split]) as arrays:
+                for _, one in group:
+                    for rows in one.planes:
+                        for file, row in zip(arrays, rows, strict=True):
+                            file.write(row.tobytes())
+                    seen[site].append(one._replace(planes=()))
     found.raise_if_any(root)
-    check_one_value({site: facts.values for site, facts in seen.items()}, recipe, found)
+    values = {site: set().union(*(one.values for one in own)) for site, own in seen.items()}
+    check_one_value(values, recipe, found)
     found.raise_if_any(root)
-    return {site: facts.as_json() for site, facts in seen.items()}
+    return {site: _facts(recipe.reading(site), own) for site, own in seen.items()}
 
 
-def _one_by_one(
-    files: list[list[Item]], decoded: Iterator[list[_Decoded] | None]
-) -> Iterator[_Decoded | None]:
-    """The planes of all files in their order; None for each that is not to be had."""
-    for items, planes in zip(files, decoded, strict=True):
-        yield from [None] * len(items) if planes is None else planes
+def _decode(root: Path, recipe: Recipe, digests: Digests, items: list[Item]) -> _Decoded:
+    """All wanted planes of one file. Raises BadFile if it cannot be used."""
+    opened = open_with_masks(root, items[0], recipe.reading(items[0].site))
+    for name, found in opened.digests.items():
+        if found != digests[name]:
+            cure = "run again when it is at rest"
+            raise BadFile("file that changed while it was read", cure, name=name)
+    planes = []
+    for item in items:
+        if recipe.classes:
+            target: NDArray[Any] = np.array(recipe.classes.index(item.label), "<i8")
+        else:
+            target = opened.target(item.plane, recipe.size)
+        planes.append((opened.image(item.plane, recipe.channels, recipe.size), target))
+    values = frozenset(value for mask in opened.masks for value in mask.counts)
+    areas = [area for mask in opened.masks for area in mask.areas().items()]
+    brightest = int(opened.raw.max()) if opened.sixteen_bit else None
+    return _Decoded(planes, values, frozenset(name for name, area in areas if area), brightest)
 
 
-class _SiteFacts:
-    """What can only be known after decoding, kept for the warnings of later runs."""
-
-    def __init__(self, reading: Reading) -> None:
-        self._structures = reading.structures
-        self.values: set[int] = set()
-        self._marked: set[str] = set()
-        self._brightest: int | None = None
-
-    def see(self, decoded: _Decoded) -> None:
-        self.values |= decoded.values
-        self._marked |= decoded.structures
-        if decoded.brightest is not None:
-            self._brightest = max(decoded.brightest, self._brightest or 0)
-
-    def as_json(self) -> dict[str, Any]:
-        empty = [name for name, _ in self._structures if name not in self._marked]
-        return {"empty_structures": empty, "brightest_16_bit": self._brightest}
+def _reported(
+    files: list[list[Item]], decoded: Iterator[_Decoded | None], report: Report
+) -> Iterator[tuple[Item, _Decoded]]:
+    """An item of each file with what became of it."""
+    totals, done = Counter(item.site for own in files for item in own), Counter[str]()
+    for own, result in zip(files, decoded, strict=True):
+        yield own[0], result or _Decoded()
+        for item in own:
+            done[item.site] += 1
+            report(item.site, done[item.site], totals[item.site])
 
 
-def _write_site(
-    folder: Path,
-    items: list[Item],
-    results: Iterator[_Decoded | None],
-    facts: _SiteFacts,
-    report: Report | None,
-) -> None:
-    done = 0
-    for split, group in groupby(items, key=lambda item: item.split):
-        rows = len(list(group))
-        (folder / split).mkdir(parents=True)
-        images, targets = folder / split / "images.npy", folder / split / "targets.npy"
-        with _ArrayFile(images, rows) as image_file, _ArrayFile(targets, rows) as target_file:
-            for _ in range(rows):
-                decoded = next(results)
-                if decoded is not None:
-                    image_file.append(decoded.image)
-                    target_file.append(decoded.target)
-                    facts.see(decoded)
-                done += 1
-                if report is not None:
-                    report(folder.name, done, len(items))
+@contextmanager
+def _array_files(folder: Path, recipe: Recipe, rows: int) -> Iterator[Sequence[BinaryIO]]:
+    """The files of images and of targets, written row by row and on the disk at the end.
+
+    (Writable memory maps would crash on a full disk.)
+    """
+    plane = (recipe.size, recipe.size)
+    target = ("<i8", ()) if recipe.classes else ("|u1", (len(recipe.structures), *plane))
+    kinds = {"images": ("|u1", (recipe.channels, *plane)), "targets": target}
+    folder.mkdir(parents=True)
+    with ExitStack() as stack:
+        files = [stack.enter_context((folder / f"{name}.npy").open("wb")) for name in kinds]
+        for file, (kind, shape) in zip(files, kinds.values(), strict=True):
+            header = {"descr": kind, "fortran_order": False, "shape": (rows, *shape)}
+            np.lib.format.write_array_header_1_0(file, header)
+        yield files
+        for file in files:
+            file.flush()
+            os.fsync(file.fileno())  # on disk before the entry gets its name
 
 
-class _ArrayFile:
-    """A .npy file written row by row. (A writable memory map would crash on a full disk.)"""
-
-    def __init__(self, path: Path, rows: int) -> None:
-        self._file = path.open("wb")
-        self._rows = rows
-        self._started = False
-
-    def append(self, row: NDArray[Any]) -> None:
-        if not self._started:
-            header = {
-                "descr": row.dtype.str,
-                "fortran_order": False,
-                "shape": (self._rows, *row.shape),
-            }
-            np.lib.format.write_array_header_1_0(self._file, header)
-            self._started = True
-        self._file.write(row.tobytes())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
-            self._file.flush()
-            os.fsync(self._file.fileno())  # on disk before the entry gets its name
-        self._file.close()
+def _facts(reading: Reading, seen: Sequence[_Decoded]) -> dict[str, Any]:
+    marked = {name for one in seen for name in one.marked}
+    empty = [name for name, _ in reading.structures if name not in marked]
+    brightest = [one.brightest for one in seen if one.brightest is not None]
+    return {"empty_structures": empty, "brightest_16_bit": max(brightest, default=None)}
 
 
 def check_one_value(values: Mapping[str, set[int]], recipe: Recipe, found: Findings) -> None:

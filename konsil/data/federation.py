@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,10 +14,9 @@ import PIL
 
 from konsil.config import FederationConfig, TaskConfig
 from konsil.data.cache import folder_once
-from konsil.data.decode import Report, bytes_of, write_arrays
+from konsil.data.decode import Report, bytes_of, into_planes, write_arrays
 from konsil.data.notes import warnings_about
 from konsil.data.origin import find_source
-from konsil.data.planes import into_planes
 from konsil.data.recipe import fingerprint, hash_files
 from konsil.data.sources import SPLITS, Item
 from konsil.data.splits import check_none_empty, draw_splits
@@ -43,14 +43,12 @@ class Federation:
         """
         text = io.StringIO(newline="")
         table = csv.writer(text)
-        sliced = any(item.plane is not None for item in self.items)
-        table.writerow(
-            ["site", "image", "label", "patient", "split"] + (["slice"] if sliced else [])
-        )
+        columns = 6 if any(item.plane is not None for item in self.items) else 5
+        table.writerow(["site", "image", "label", "patient", "split", "slice"][:columns])
         for item in self.items:
             label = item.label or " ".join(f"{name}={path}" for name, path in item.masks)
-            row = [item.site, item.image, label, item.patient, item.split]
-            table.writerow(row + ([item.plane] if sliced else []))
+            row = [item.site, item.image, label, item.patient, item.split, item.plane]
+            table.writerow(row[:columns])
         write_text(path, text.getvalue())
 
 
@@ -61,13 +59,14 @@ def open_federation(
 
     `report(site, done, total)` is called while images are decoded. Raises DataError.
     """
+    report = report or (lambda *done: None)
     source = find_source(config, task)
     listing = source.listing(config.sites)
     recipe = source.recipe(listing.items)
     names = dict.fromkeys(name for item in listing.items for name in recipe.files(item))
     digests = hash_files(source.root, list(names))
     notes = config.cache_folder / "planes"
-    items = into_planes(source.root, listing.items, recipe, source.slices, digests, notes, report)
+    items = into_planes(source.manifest, listing.items, recipe, digests, notes, report)
     items = draw_splits(items, *source.split, by_class=bool(recipe.classes))
     check_none_empty(items)
     sites = config.sites or sorted({item.site for item in items})
@@ -87,8 +86,8 @@ def open_federation(
         sites=list(sites),
         labels=recipe.labels,
         channels=recipe.channels,
-        counts=_count(sites, [(i.site, i.split) for i in items]),
-        patients=_count(sites, list({(i.site, i.split, i.patient): 0 for i in items})),
+        counts=_count(sites, ((i.site, i.split) for i in items)),
+        patients=_count(sites, (who[:2] for who in {(i.site, i.split, i.patient) for i in items})),
         warnings=[*listing.notes, *(note.text for note in odd)],
         fingerprint=identity,
         folder=folder,
@@ -104,8 +103,6 @@ def _decoders(items: Sequence[Item]) -> str:
     return name
 
 
-def _count(sites: Sequence[str], places: Sequence[tuple[str, ...]]) -> dict[str, dict[str, int]]:
-    counts = {site: dict.fromkeys(SPLITS, 0) for site in sites}
-    for site, split, *_ in places:
-        counts[site][split] += 1
-    return counts
+def _count(sites: Sequence[str], places: Iterable[tuple[str, str]]) -> dict[str, dict[str, int]]:
+    counts = Counter(places)
+    return {site: {split: counts[site, split] for split in SPLITS} for site in sites}

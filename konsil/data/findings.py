@@ -12,10 +12,10 @@ SHOWN = 5  # of each kind; the rest is counted
 class BadFile(Exception):
     """One file that cannot be used, and what to do. It never leaves this package."""
 
-    def __init__(self, what: str, cure: str, detail: str = "") -> None:
+    def __init__(self, what: str, cure: str, detail: str = "", name: str = "") -> None:
         super().__init__(what, cure, detail)
         self.what, self.cure, self.detail = what, cure, detail
-        self.name = ""  # of the file, for those who opened several at once
+        self.name = name  # of the file, for those who opened several at once
 
 
 class Findings:

@@ -7,6 +7,7 @@ a file is the same.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,28 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from konsil.data import readers
 from konsil.data.findings import BadFile
-from konsil.data.intensity import OF_VOLUMES, to_eight_bit
-from konsil.data.magic import what_it_is
-from konsil.data.readers import (
-    SIXTEEN_BIT,
-    Codes,
-    eight_bit,
-    fit,
-    intensities,
-    is_wide_colour,
-    marked,
-    mask_values,
-    read_mask,
-    read_picture,
-    read_wide_colour,
-    shrink,
-)
 from konsil.data.recipe import Reading, digest, mask_files
 from konsil.data.sources import SUFFIXES, Item
-from konsil.data.volumes import View, Volume, plane_spacing, planes, read_mask_volume, read_volume
-
-Named = tuple[str, NDArray[Any]]
+from konsil.data.volumes import Volume, plane_spacing, planes, read_mask_volume, read_volume
 
 
 @dataclass(frozen=True)
@@ -46,13 +30,13 @@ class Mask:
 
     name: str
     values: NDArray[Any]  # [N, H, W]
-    structures: tuple[tuple[str, Codes], ...]
+    structures: tuple[tuple[str, readers.Codes], ...]
     background: int
 
     @cached_property
     def counts(self) -> dict[int, int]:
         """How often each value occurs, background left out."""
-        counts = mask_values(self.values)
+        counts = readers.mask_values(self.values)
         counts.pop(self.background, None)
         return counts
 
@@ -65,7 +49,7 @@ class Mask:
 
     def planes(self, values: NDArray[Any]) -> list[NDArray[np.bool_]]:
         """Where its structures are, given (a part of) its values."""
-        return [marked(values, codes, self.background) for _, codes in self.structures]
+        return [readers.marked(values, codes, self.background) for _, codes in self.structures]
 
 
 @dataclass(frozen=True)
@@ -80,25 +64,15 @@ class ImageWithMasks:
     sixteen_bit: bool  # and not stretched to a window
     digests: dict[str, str]  # of every file that was opened
 
-    @property
-    def values(self) -> frozenset[int]:
-        """Mask values that occur, background left out."""
-        return frozenset(value for mask in self.masks for value in mask.counts)
-
-    @property
-    def areas(self) -> dict[str, int]:
-        """Marked pixels of each structure, over all planes."""
-        return {name: area for mask in self.masks for name, area in mask.areas().items()}
-
     def image(self, plane: int | None, channels: int, size: int) -> NDArray[np.uint8]:
         """One plane as the network sees it, [C, size, size]."""
-        return fit(self.pictures[plane or 0], channels, size)
+        return readers.fit(self.pictures[plane or 0], channels, size)
 
     def target(self, plane: int | None, size: int) -> NDArray[np.uint8]:
         """One 0/1 plane a structure, [S, size, size]."""
         layers: list[NDArray[np.bool_]] = []
         for mask in self.masks:
-            layers += mask.planes(shrink(mask.values[plane or 0], size))
+            layers += mask.planes(readers.shrink(mask.values[plane or 0], size))
         return np.stack(layers).astype(np.uint8)
 
     def labelled(self) -> list[int]:
@@ -133,92 +107,79 @@ class _Opener:
         self.digests: dict[str, str] = {}
 
     def picture(self) -> ImageWithMasks:
-        data = self._bytes(self.item.image)
-        image = read_picture(data)
-        kind, wide = image.format or "", image.mode in SIXTEEN_BIT
-        if is_wide_colour(data):  # Pillow would drop the lower half of the bits
-            wide, raw = True, read_wide_colour(self.root / self.item.image)
-            eight = Image.fromarray(to_eight_bit(raw, self.reading.window or "full"))
+        data, window = self._bytes(self.item.image), self.reading.window
+        image = readers.read_picture(data)
+        if readers.is_wide_colour(data):  # Pillow would drop the lower half of the bits
+            raw: NDArray[Any] = readers.read_wide_colour(self.root / self.item.image)
+            eight = Image.fromarray(readers.to_eight_bit(raw, window or "full"))
         else:
-            raw = intensities(image)
-            eight = eight_bit(image, self.reading.window)
-        masks = [(name, self._picture_mask(name)) for name in self._mask_names()]
-        for name, values in masks:
-            self.current = name
-            _check_size(values.shape[:0:-1], image.size)
+            raw, eight = readers.intensities(image), readers.eight_bit(image, window)
         return ImageWithMasks(
-            kind=kind,
+            kind=image.format or "",
             raw=raw[None],
             pictures=[eight],
-            masks=self._masks(masks),
+            masks=self._masks(lambda name: self._picture_mask(name, image.size)),
             spacing=None,
-            sixteen_bit=wide and self.reading.window is None,
+            sixteen_bit=raw.dtype == np.uint16 and window is None,
             digests=self.digests,
         )
 
-    def _picture_mask(self, name: str) -> NDArray[Any]:
-        self.current = name
+    def _picture_mask(self, name: str, size: tuple[int, int]) -> NDArray[Any]:
         if not is_picture(name):
             raise BadFile("mask of another kind than its image", "a picture's mask is a picture")
         data = self._bytes(name)
-        if what_it_is(data) == "JPEG" and not name.lower().endswith((".jpg", ".jpeg")):
+        if readers.what_it_is(data) == "JPEG" and not name.lower().endswith((".jpg", ".jpeg")):
             cure = "JPEG changes the values of a mask: export the masks again, as PNG"
             raise BadFile("mask that is a JPEG, whatever its name says", cure)
-        return read_mask(data, self.reading.colours)[None]
+        values = readers.read_mask(data, self.reading.colours)
+        if values.shape[::-1] != size:
+            detail = "mask {1} x {0}, image {2} x {3}".format(*values.shape, *size)
+            raise BadFile("mask of another size than its image", "export both alike", detail)
+        return values[None]
 
     def volume(self) -> ImageWithMasks:
         reading, path = self.reading, self.root / self.item.image
         self.digests[self.item.image] = digest(path)
         volume = read_volume(path, reading.channel, reading.series)
         raw = planes(volume.array, volume.affine, reading.view)
-        masks = [(name, self._volume_mask(name, volume)) for name in self._mask_names()]
-        eight = to_eight_bit(raw, reading.window or OF_VOLUMES)
+        eight = readers.to_eight_bit(raw, reading.window or readers.OF_VOLUMES)
+        row, column = plane_spacing(volume, reading.view)
         return ImageWithMasks(
             kind="volume",
             raw=raw,
             pictures=[Image.fromarray(plane) for plane in eight],
-            masks=self._masks(masks),
-            spacing=_spacing(volume, reading.view),
+            masks=self._masks(lambda name: self._volume_mask(name, volume)),
+            spacing=(float(np.prod(volume.spacing)) / (row * column), row, column),
             sixteen_bit=False,
             digests=self.digests,
         )
 
     def _volume_mask(self, name: str, volume: Volume) -> NDArray[Any]:
-        self.current = name
-        self.digests[name] = digest(self.root / name)
+        reading, path = self.reading, self.root / name
+        self.digests[name] = digest(path)
         values = read_mask_volume(
-            self.root / name,
+            path,
             self.root / self.item.image,
             volume,
-            self.reading.check_geometry,
-            self.reading.series,
-            self.reading.colours,
+            reading.check_geometry,
+            reading.series,
+            reading.colours,
         )
-        return planes(values, volume.affine, self.reading.view)
+        return planes(values, volume.affine, reading.view)
 
-    def _mask_names(self) -> list[str]:
-        return mask_files(self.item) if self.reading.structures else []
-
-    def _masks(self, masks: list[Named]) -> tuple[Mask, ...]:
+    def _masks(self, read: Callable[[str], NDArray[Any]]) -> tuple[Mask, ...]:
         """The masks with the structures each speaks of: all of them, or its own."""
-        structures = self.reading.structures
-        if not structures:  # a classification
+        reading, alone = self.reading, bool(self.item.masks)
+        if not reading.structures:  # a classification
             return ()
-        own = [structures] if not self.item.masks else [(one,) for one in structures]
-        if not self.item.masks and len(structures) > 1 and None in dict(structures).values():
-            self.current = masks[0][0]
-            example = ", ".join(f"{name}: [{i}]" for i, (name, _) in enumerate(structures, 1))
-            raise BadFile(
-                "one mask for several structures, and nothing says which values are which",
-                f"write it down in {self.reading.mapping}, such as structures: {{{example}}}",
-            )
-        made = []
-        for (name, values), spoken_of in zip(masks, own, strict=True):
+        spoken_of = [(one,) for one in reading.structures] if alone else [reading.structures]
+        masks = []
+        for name, own in zip(mask_files(self.item), spoken_of, strict=True):
             self.current = name
-            mask = Mask(name, values, spoken_of, self.reading.background)
-            _check_values(mask, self.reading, alone=bool(self.item.masks))
-            made.append(mask)
-        return tuple(made)
+            mask = Mask(name, read(name), own, reading.background)
+            _check_values(mask, reading, alone)
+            masks.append(mask)
+        return tuple(masks)
 
     def _bytes(self, name: str) -> bytes:
         try:
@@ -229,31 +190,25 @@ class _Opener:
         return data
 
 
-def _spacing(volume: Volume, view: View) -> tuple[float, float, float]:
-    row, column = plane_spacing(volume, view)
-    between = float(np.prod(volume.spacing)) / (row * column)
-    return between, row, column
-
-
-def _check_size(mask: tuple[int, ...], image: tuple[int, ...]) -> None:
-    if mask != image:
-        detail = "mask {} x {}, image {} x {}".format(*mask, *image)
-        raise BadFile("mask of another size than its image", "export both alike", detail)
-
-
 def _check_values(mask: Mask, reading: Reading, alone: bool) -> None:
-    known = {v for _, codes in mask.structures for v in codes or ()} or None
-    if known is None:
-        if alone and len(mask.counts) > 1:
-            raise BadFile(
-                "mask with several values for one structure",
-                f"say which of them count, such as structures: {{{mask.structures[0][0]}: "
-                f"[{max(mask.counts)}]}} (JPEG changes values: save masks as PNG)",
-                f"values {some(sorted(mask.counts), reading.colours)}",
-            )
-        return
+    """Every value must mean something; `alone` are the masks of a single structure."""
+    structures = dict(mask.structures)
+    if len(structures) > 1 and None in structures.values():
+        example = ", ".join(f"{name}: [{i}]" for i, name in enumerate(structures, 1))
+        raise BadFile(
+            "one mask for several structures, and nothing says which values are which",
+            f"write it down in {reading.mapping}, such as structures: {{{example}}}",
+        )
+    known = {value for codes in structures.values() for value in codes or ()}
+    if not known and alone and len(mask.counts) > 1:
+        raise BadFile(
+            "mask with several values for one structure",
+            f"say which of them count, such as structures: {{{min(structures)}: "
+            f"[{max(mask.counts)}]}} (JPEG changes values: save masks as PNG)",
+            f"values {some(sorted(mask.counts), reading.colours)}",
+        )
     unknown = sorted(set(mask.counts) - known)
-    if unknown:
+    if known and unknown:
         mapping = ", ".join(
             f"{name}: [{some(codes or (), reading.colours)}]" for name, codes in mask.structures
         )

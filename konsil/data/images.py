@@ -35,9 +35,8 @@ class Images:
         """All images of several splits, one after the other."""
         if len(parts) == 1:
             return parts[0]
-        return Images(
-            torch.cat([part.images for part in parts]), torch.cat([part.targets for part in parts])
-        )
+        images, targets = zip(*((part.images, part.targets) for part in parts), strict=True)
+        return Images(torch.cat(images), torch.cat(targets))
 
 
 @dataclass(frozen=True)
@@ -53,10 +52,8 @@ def training_data(folder: Path, sites: Sequence[str]) -> TrainingData:
     is opened.
     """
     keep(folder)
-    return TrainingData(
-        train=Images.pooled([_open(folder / site / "train") for site in sites]),
-        val=Images.pooled([_open(folder / site / "val") for site in sites]),
-    )
+    train, val = ([_open(folder / site / split) for site in sites] for split in ("train", "val"))
+    return TrainingData(Images.pooled(train), Images.pooled(val))
 
 
 def test_images(folder: Path, site: str) -> Images:

@@ -11,23 +11,42 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, TypeGuard
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from konsil.config import Block, explain, parse_yaml
 from konsil.data.findings import Findings
-from konsil.data.intensity import Percentiles, Window
-from konsil.data.readers import Codes
+from konsil.data.readers import Codes, Percentiles
 from konsil.data.recipe import UNNAMED, Reading
 from konsil.data.sources import Row
 from konsil.data.volumes import View
 from konsil.errors import ConfigError, DataError
 
 NAME = "federation.yaml"
+
+
+def refuse_switches(given: Any) -> Any:
+    """YAML reads yes, no, on and off as booleans: here they are words."""
+    if isinstance(given, bool):
+        word = "yes (or on, true)" if given else "no (or off, false)"
+        raise ValueError(f"YAML takes the word {word} for a switch: put it into quotes")
+    inner = [*given, *given.values()] if isinstance(given, dict) else given
+    for one in inner if isinstance(inner, list) else []:
+        refuse_switches(one)
+    return given
+
+
+WORDS = BeforeValidator(refuse_switches)
 Code = int | str  # a mask's value, or a colour such as "#ff0000"
-Structures = dict[str, list[Code]] | list[str]
-Classes = dict[str, list[Code]] | list[str]
+Names = Annotated[dict[str, list[Code]] | list[str] | None, WORDS]  # each with its codes, or alone
 
 
 class Slices(Block):
@@ -43,48 +62,31 @@ class PercentileWindow(Block):
 
     percentiles: tuple[float, float]
 
-    @field_validator("percentiles")
-    @classmethod
-    def _order(cls, pair: tuple[float, float]) -> tuple[float, float]:
-        if not 0 <= pair[0] < pair[1] <= 100:
-            raise ValueError("two numbers from 0 to 100, the smaller first")
-        return pair
-
 
 class Shared(Block):
     """What holds for all sites, or for one."""
 
     patient: str | None = None
-    structures: Structures | None = None
-    classes: Classes | None = None
-    background: Code = 0
+    structures: Names = None
+    classes: Names = None
+    background: Annotated[Code, WORDS] = 0
     window: tuple[float, float] | PercentileWindow | Literal["full"] | None = None
     slices: Slices = Slices()
     channel: int | None = Field(None, ge=0)
     series: str | None = None
     geometry: Literal["check", "ignore"] = "check"
 
-    @field_validator("structures", "classes", "background", mode="before")
-    @classmethod
-    def _words_stay_words(cls, given: Any) -> Any:
-        refuse_switches(given)
-        return given
-
     @field_validator("structures", "classes")
     @classmethod
-    def _named_once(cls, names: Any) -> Any:
+    def _named_once(cls, names: Any, info: ValidationInfo) -> Any:
         if names is not None and (not names or len(set(names)) < len(names)):
             raise ValueError("at least one name, each once")
-        return names
-
-    @field_validator("classes")
-    @classmethod
-    def _one_class_a_label(cls, classes: Classes | None) -> Classes | None:
-        codes = [plain_label(c) for cs in classes.values() for c in cs] if _is_map(classes) else []
+        labels = names.values() if isinstance(names, dict) and info.field_name == "classes" else ()
+        codes = [plain_label(label) for own in labels for label in own]
         twice = sorted({code for code in codes if codes.count(code) > 1})
         if twice:
             raise ValueError(f"{', '.join(twice)}: a label belongs to one class")
-        return classes
+        return names
 
     @field_validator("series")
     @classmethod
@@ -100,24 +102,27 @@ class Shared(Block):
     def _rising(cls, window: Any) -> Any:
         if isinstance(window, tuple) and not window[0] < window[1]:
             raise ValueError("darkest and brightest intensity, the smaller first")
+        if isinstance(window, PercentileWindow):
+            low, high = window.percentiles
+            if not 0 <= low < high <= 100:
+                raise ValueError("percentiles: two numbers from 0 to 100, the smaller first")
         return window
+
+    @property
+    def codes(self) -> dict[str, list[Code]]:
+        """The mask values of each structure, where they are written down."""
+        return self.structures if isinstance(self.structures, dict) else {}
 
 
 class Listed(Block):
     """A CSV or MONAI datalist, and what its columns (or keys) mean."""
 
     file: str
-    where: dict[str, str | int | float] = Field(default_factory=dict)  # only rows with these values
+    where: Annotated[dict[str, str | int | float], WORDS] = Field({})  # only rows with these values
     image: str = "image"  # a column, or a template with {column}s
     label: str = "label"
     patient: str | None = None
     split: str | None = None
-
-    @field_validator("where", mode="before")
-    @classmethod
-    def _words_stay_words(cls, where: Any) -> Any:
-        refuse_switches(where)
-        return where
 
 
 class SiteBlock(Shared):
@@ -170,13 +175,13 @@ class FederationFile(Shared):
 
     @model_validator(mode="after")
     def _fits_the_task(self) -> Self:
-        blocks: list[tuple[str, Shared]] = [("", self)]
-        blocks += [(f"sites.{site}.", block) for site, block in self.sites.items()]
-        for where, block in blocks:
-            if self.task == "segmentation" and block.classes is not None:
-                raise ValueError(f"{where}classes: they belong to task: classification")
-            if self.task == "classification" and block.structures is not None:
-                raise ValueError(f"{where}structures: they belong to task: segmentation")
+        key, other = "structures", "segmentation"
+        if self.task == other:
+            key, other = "classes", "classification"
+        blocks = {"": self, **{f"sites.{site}.": block for site, block in self.sites.items()}}
+        for where, block in blocks.items():
+            if getattr(block, key) is not None:
+                raise ValueError(f"{where}{key}: they belong to task: {other}")
         return self
 
 
@@ -210,18 +215,12 @@ class Manifest:
 
     def site(self, name: str) -> SiteBlock:
         """A site's block, gaps filled from the top of the file."""
-        own = self.content.sites[name]
-        top = {
-            key: getattr(self.content, key)
-            for key in Shared.model_fields
-            if key in self.content.model_fields_set and key not in own.model_fields_set
-        }
-        if "slices" in own.model_fields_set:  # key by key
-            said = {key: getattr(own.slices, key) for key in own.slices.model_fields_set}
-            top["slices"] = self.content.slices.model_copy(update=said)
-        return own.model_copy(update=top)
+        top = self.content.model_dump(include={*Shared.model_fields}, exclude_unset=True)
+        own = self.content.sites[name].model_dump(exclude_unset=True)
+        own["slices"] = top.get("slices", {}) | own.get("slices", {})  # key by key
+        return SiteBlock.model_validate(top | own)
 
-    @property
+    @cached_property
     def labels(self) -> list[str] | None:
         """Names of structures or classes in their order; None if the file does not say."""
         key = "structures" if self.task == "segmentation" else "classes"
@@ -241,11 +240,13 @@ class Manifest:
     def reading(self, site: str) -> Reading:
         """How a site's files become images and masks."""
         block = self.site(site)
+        written = [block.background, *(code for codes in block.codes.values() for code in codes)]
+        window = block.window
         return Reading(
             structures=self._structures(block),
             background=_number(block.background),
-            colours=_has_colours(block.structures) or isinstance(block.background, str),
-            window=_window(block.window),
+            colours=any(isinstance(code, str) for code in written),
+            window=Percentiles(*window.percentiles) if isinstance(window, Block) else window,
             view=block.slices.view,
             channel=block.channel,
             series=block.series,
@@ -256,14 +257,10 @@ class Manifest:
     def _structures(self, block: SiteBlock) -> tuple[tuple[str, Codes], ...]:
         if self.task == "classification":
             return ()
-        names = self.labels
-        if names is None:
+        if self.labels is None:
             return UNNAMED
-        given = block.structures if isinstance(block.structures, dict) else {}
-        codes = {
-            name: tuple(map(_number, given[name])) if name in given else None for name in names
-        }
-        return tuple(codes.items())
+        codes = {name: tuple(map(_number, own)) for name, own in block.codes.items()}
+        return tuple((name, codes.get(name)) for name in self.labels)
 
     def class_of(self, site: str) -> Mapping[str, str]:
         """What a site's labels say -> the class; empty: a label is the class itself."""
@@ -301,44 +298,29 @@ def read_manifest(path: Path) -> Manifest:
 def _check_structures(names: list[str] | None, block: SiteBlock) -> None:
     """What a site says of its structures, with the top of the file filled in."""
     background = _number(block.background)
-    if isinstance(block.structures, dict):
-        for name, codes in block.structures.items():
-            if not codes or background in map(_number, codes):
-                raise ValueError(
-                    f"structures.{name} = {codes}: list its mask values; {block.background!r} is "
-                    "the background"
-                )
+    for name, codes in block.codes.items():
+        if not codes or background in map(_number, codes):
+            raise ValueError(
+                f"structures.{name} = {codes}: list its mask values; {block.background!r} is "
+                "the background"
+            )
     if isinstance(block.labels, dict):
         if set(names or []) != set(block.labels):
             raise ValueError(
                 f"labels has patterns for {', '.join(block.labels)}; the structures are "
                 f"{', '.join(names or [])}"
             )
-    elif block.list is None and len(names or []) > 1 and not isinstance(block.structures, dict):
+    elif block.list is None and len(names or []) > 1 and not block.codes:
         raise ValueError(
             f"its masks are one file an image, so say which values are which structure, such as "
             f"structures: {{{', '.join(f'{n}: [{i}]' for i, n in enumerate(names or [], 1))}}}"
         )
 
 
-def refuse_switches(given: Any) -> None:
-    """YAML reads yes, no, on and off as booleans: here they are words."""
-    if isinstance(given, bool):
-        word = "yes (or on, true)" if given else "no (or off, false)"
-        raise ValueError(f"YAML takes the word {word} for a switch: put it into quotes")
-    inner = [*given, *given.values()] if isinstance(given, dict) else given
-    for one in inner if isinstance(inner, list) else []:
-        refuse_switches(one)
-
-
 def plain_label(label: object) -> str:
     """A label as text: 1, 1.0 and "1" are the same."""
     text = str(label).strip()
     return text.removesuffix(".0") if re.fullmatch(r"-?\d+\.0", text) else text
-
-
-def _is_map(given: Any) -> TypeGuard[dict[str, list[Code]]]:
-    return isinstance(given, dict)
 
 
 def _number(code: Code) -> int:
@@ -348,20 +330,3 @@ def _number(code: Code) -> int:
     if not re.fullmatch(r"#[0-9a-fA-F]{6}", code):
         raise ValueError(f'{code!r}: a mask value is a number, or a colour such as "#ff0000"')
     return int(code[1:], 16)
-
-
-def _has_colours(structures: Structures | None) -> bool:
-    if not isinstance(structures, dict):
-        return False
-    return any(isinstance(code, str) for codes in structures.values() for code in codes)
-
-
-def _window(given: Any) -> Window | None:
-    if isinstance(given, PercentileWindow):
-        return Percentiles(*given.percentiles)
-    return given
-
-
-def fractions(rule: SplitRule) -> tuple[float, float, float]:
-    """The rule's fractions in the order of SPLITS."""
-    return rule.train, rule.val, rule.test

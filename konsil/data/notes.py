@@ -6,7 +6,7 @@ Training shows these notes, and `konsil data check` shows them among others.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,32 +41,27 @@ def warnings_about(
     return [*site_notes(items, recipe, facts), *copies, *shared_patients(items, listing)]
 
 
-def site_notes(items: Sequence[Item], recipe: Recipe, facts: Mapping[str, Any]) -> list[Note]:
+def site_notes(items: Sequence[Item], recipe: Recipe, facts: Mapping[str, Any]) -> Iterator[Note]:
     """What is odd about a single site, given its images and what decoding them showed."""
-    notes = []
     for site in dict.fromkeys(item.site for item in items):
         own = [item for item in items if item.site == site]
-        notes += _small_splits(site, own)
-        notes += _missing_classes(site, own, recipe.classes) if recipe.classes else []
-        notes += _from_pixels(site, facts[site], recipe)
-    return notes
+        yield from _small_splits(site, own)
+        yield from _missing_classes(site, own, recipe.classes) if recipe.classes else ()
+        yield from _from_pixels(site, facts[site], recipe)
 
 
-def _small_splits(site: str, items: Sequence[Item]) -> list[Note]:
+def _small_splits(site: str, items: Sequence[Item]) -> Iterator[Note]:
     counts = Counter(item.split for item in items)
-    return [
-        Note(
-            "few images",
-            f"site {site}: {counts[split]} image(s) in {split}; a score over so few is mostly "
-            "chance: add patients, or give it a larger part of the split",
-            site,
-        )
-        for split in ("val", "test")
-        if counts[split] < FEW_IMAGES
-    ]
+    for split in ("val", "test"):
+        if counts[split] < FEW_IMAGES:
+            text = (
+                f"site {site}: {counts[split]} image(s) in {split}; a score over so few is mostly "
+                "chance: add patients, or give it a larger part of the split"
+            )
+            yield Note("few images", text, site)
 
 
-def _missing_classes(site: str, items: Sequence[Item], classes: Sequence[str]) -> list[Note]:
+def _missing_classes(site: str, items: Sequence[Item], classes: Sequence[str]) -> Iterator[Note]:
     present = {split: {i.label for i in items if i.split == split} for split in SPLITS}
     anywhere = set[str]().union(*present.values())
     if len(anywhere) == 1:
@@ -74,45 +69,38 @@ def _missing_classes(site: str, items: Sequence[Item], classes: Sequence[str]) -
             f"site {site}: only the class {min(anywhere)}; AUC is left out for it. A model cannot "
             "learn the difference there: add images of the other class or leave the site out"
         )
-        return [Note("one class", text, site)]
-    notes = [
-        Note(
-            "missing class",
-            f"site {site}: no image of the class {name}; a model learns it from other sites "
-            "alone: add images of it, or keep this in mind",
-            site,
-        )
-        for name in classes
-        if name not in anywhere
-    ]
+        yield Note("one class", text, site)
+        return
+    for name in classes:
+        if name not in anywhere:
+            text = (
+                f"site {site}: no image of the class {name}; a model learns it from other sites "
+                "alone: add images of it, or keep this in mind"
+            )
+            yield Note("missing class", text, site)
     for split in SPLITS:
         if len(present[split]) == 1:
-            only = min(present[split])
             text = (
-                f"site {site}: only the class {only} in {split}; AUC is left out there: add images "
-                "of the other class, or try another seed of the split"
+                f"site {site}: only the class {min(present[split])} in {split}; AUC is left out "
+                "there: add images of the other class, or try another seed of the split"
             )
-            notes.append(Note("one class in a split", text, site))
-    return notes
+            yield Note("one class in a split", text, site)
 
 
-def _from_pixels(site: str, facts: Mapping[str, Any], recipe: Recipe) -> list[Note]:
-    notes = []
-    empty = facts["empty_structures"]
+def _from_pixels(site: str, facts: Mapping[str, Any], recipe: Recipe) -> Iterator[Note]:
+    empty, brightest = facts["empty_structures"], facts["brightest_16_bit"]
     cure = "mend the masks or what their values mean, or leave the site out"
     if empty and len(empty) == len(recipe.structures):
-        notes.append(Note("empty masks", f"site {site}: every mask is empty: {cure}", site))
+        yield Note("empty masks", f"site {site}: every mask is empty: {cure}", site)
     elif empty:
         text = f"site {site}: {', '.join(empty)} in no mask: {cure}"
-        notes.append(Note("missing structure", text, site))
-    brightest = facts["brightest_16_bit"]
+        yield Note("missing structure", text, site)
     if brightest is not None and brightest < DARK:
         text = (
             f"site {site}: the 16-bit images reach {brightest} of 65535; scaled to 8 bit they "
             f"keep few greys: give a window in a federation file, such as window: [0, {brightest}]"
         )
-        notes.append(Note("dark images", text, site))
-    return notes
+        yield Note("dark images", text, site)
 
 
 # --- copies -------------------------------------------------------------------------------------
@@ -149,15 +137,15 @@ def how_many(pairs: Sequence[Pair]) -> str:
 
 def shared_patients(items: Sequence[Item], listing: Listing) -> list[Note]:
     """One id at two sites: perhaps one person, of whom a model would know more than it should."""
-    sites: dict[str, dict[str, Item]] = {}
+    sites: dict[str, dict[str, str]] = {}  # patient -> site -> an image
     for item in items:
         if item.site in listing.real_patients:
-            sites.setdefault(item.patient, {}).setdefault(item.site, item)
+            sites.setdefault(item.patient, {}).setdefault(item.site, item.image)
     twice = [(patient, at) for patient, at in sites.items() if len(at) > 1]
     if not twice:
         return []
     patient, at = twice[0]
-    where = " and ".join(f"{site} ({item.image})" for site, item in list(at.items())[:2])
+    where = " and ".join(f"{site} ({image})" for site, image in list(at.items())[:2])
     count = f"{len(twice)} patient ids occur" if len(twice) > 1 else "1 patient id occurs"
     text = (
         f"{count} at several sites, such as {patient} at {where}; if that is one person, keep them "

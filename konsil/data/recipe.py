@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from konsil.data.findings import BadFile, Findings
-from konsil.data.intensity import Window
-from konsil.data.readers import Codes
+from konsil.data.readers import Codes, Window
 from konsil.data.sources import SUFFIXES, Item
 from konsil.data.volumes import View, is_volume, parts_of
 
@@ -42,9 +41,7 @@ class Reading:
 
     def identity(self) -> dict[str, Any]:
         """What can change a pixel."""
-        values = asdict(self)
-        del values["mapping"]
-        return values
+        return {key: value for key, value in asdict(self).items() if key != "mapping"}
 
 
 @dataclass(frozen=True)
@@ -122,11 +119,12 @@ def digest(path: Path) -> str:
 
 def fingerprint(recipe: Recipe, items: Sequence[Item], digests: Digests) -> str:
     """A sha256 that changes exactly if the arrays, their order or their sites change."""
-    rows = [
-        [item.site, item.split, digests[item.image], _label_identity(recipe, item, digests)]
-        + ([] if item.plane is None else [item.plane])
-        for item in items
-    ]
+    rows: list[list[Any]] = []
+    for item in items:
+        masks = [digests[path] for path in mask_files(item)] if recipe.structures else [item.label]
+        label = masks if item.masks else masks[0]
+        plane = [] if item.plane is None else [item.plane]
+        rows.append([item.site, item.split, digests[item.image], label, *plane])
     structures = [[name, codes and sorted(set(codes))] for name, codes in recipe.structures]
     whole = [FORMAT, recipe.channels, recipe.size, structures, recipe.classes, rows]
     plain = Reading(recipe.structures)
@@ -134,10 +132,3 @@ def fingerprint(recipe: Recipe, items: Sequence[Item], digests: Digests) -> str:
     if special:  # sites that are read in the plain way have the fingerprint of a plain folder
         whole.append(special)
     return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
-
-
-def _label_identity(recipe: Recipe, item: Item, digests: Digests) -> str | list[str]:
-    if not recipe.structures:
-        return item.label
-    masks = [digests[path] for path in mask_files(item)]
-    return masks if item.masks else masks[0]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from typing import Any
 
 from konsil.data.findings import Findings
-from konsil.errors import ConfigError, DataError
+from konsil.errors import DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 SPLITS = ("train", "val", "test")
@@ -41,50 +43,26 @@ class Row:
     """One row of a list: a line of a CSV, an entry of a datalist, an image of a plain folder."""
 
     where: str
-    cells: Mapping[str, str]
-    split: str = ""
-    labels: Mapping[str, str] | None = None  # a datalist with several labels, or {} for none
+    cells: Mapping[str, Any]  # texts; the label of a datalist may be a block, or None
     alone: str = ""  # the patient, if nothing else is said; default: the image without its suffix
 
 
-class Patients:
-    """Patient ids from file names: group 1 of a pattern, or every image its own patient.
+def visible(folder: Path) -> list[os.DirEntry[str]]:
+    """What lies in a folder, in the order of names; hidden things are left alone."""
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise DataError(
+            f"{folder}: cannot be listed ({error.strerror}); its images would be left out unseen: "
+            "check its permissions"
+        ) from None
+    return [entry for entry in entries if not entry.name.startswith(".")]
 
-    The pattern is searched in the name without its suffix, or in the path if it has a slash.
-    """
 
-    def __init__(self, pattern: str | None, key: str = "federation.patient_pattern") -> None:
-        self._key = key
-        try:
-            self._pattern = None if pattern is None else re.compile(pattern)
-        except re.error as error:
-            raise ConfigError(f"{key} = {pattern!r}: not a regular expression ({error})") from None
-        if self._pattern is not None and self._pattern.groups < 1:
-            raise ConfigError(
-                f"{key} = {pattern!r}: put the patient's part of the name into brackets, "
-                r"such as ^(.+)_\d+$"
-            )
-
-    @property
-    def known(self) -> bool:
-        """Whether ids are read from names, so that equal ids mean something."""
-        return self._pattern is not None
-
-    def of(self, image: str, alone: str, found: Findings) -> str:
-        """The patient of an image; `alone` names it when every image is its own patient."""
-        if self._pattern is None:
-            return alone
-        path = without_suffix(image)
-        whole = "/" in self._pattern.pattern
-        match = self._pattern.search(path if whole else PurePosixPath(path).name)
-        if match is None or not match.group(1):
-            found.add(
-                f"file name that {self._key} does not match",
-                image,
-                f"rename the file or change the pattern {self._pattern.pattern!r}",
-            )
-            return alone
-        return match.group(1)
+def leaves_folder(path: str) -> bool:
+    """Whether a path leads out of the folder that it should be relative to."""
+    normal = os.path.normpath(path)
+    return os.path.isabs(normal) or normal.split(os.sep)[0] == os.pardir
 
 
 def without_suffix(path: str) -> str:

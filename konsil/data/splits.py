@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,9 +23,9 @@ def draw_splits(
     A site's splits follow from the seed, its name and its patients alone: neither the order of
     the files nor the other sites matter. Splits that the items already have stay.
     """
-    by_site: dict[str, list[Item]] = {}
+    by_site = defaultdict[str, list[Item]](list)
     for item in items:
-        by_site.setdefault(item.site, []).append(item)
+        by_site[item.site].append(item)
     drawn: dict[tuple[str, str], str] = {}
     for site, own in by_site.items():
         pool, wanted = _to_draw(own, dict(zip(SPLITS, fractions, strict=True)))
@@ -57,8 +57,8 @@ def _to_draw(items: Sequence[Item], fractions: Wanted) -> tuple[list[Item], Want
     if not missing:
         return [], {}
     open_to = {split: fractions[split] for split in SPLITS if split in ("train", *missing)}
-    total = sum(open_to.values())
     if len(open_to) < len(SPLITS):
+        total = sum(open_to.values())
         open_to = {split: fraction / total for split, fraction in open_to.items()}
     return [item for item in items if item.split in ("", "train")], open_to
 
@@ -72,9 +72,14 @@ def split_patients(
     several draws the first that hits them to the image is taken, or else the nearest.
     """
     if len(images) < len(fractions):
-        raise DataError(_too_few(site, images))
-    nearest: dict[str, str] = {}
-    smallest_miss = float("inf")
+        count = sum(kinds.total() for kinds in images.values())
+        raise DataError(
+            f"site {site}: {len(images)} patient(s) with {count} image(s); a site needs at least "
+            "three patients, one each to train, to validate and to test. Add patients, merge the "
+            "site with another, leave it out by federation.sites, or, if every image is another "
+            "patient, mend the pattern of the patients"
+        )
+    nearest, smallest_miss = dict[str, str](), float("inf")
     for attempt in range(DRAWS):
         # a hash rather than a random generator: the same on every machine and version
         place = {p: digest(seed, site, attempt, p, between="\0") for p in images}
@@ -103,26 +108,16 @@ def _assign(
     empty = list(fractions)
     for patient in order:
         allowed = empty if len(order) - len(splits) <= len(empty) else list(fractions)
-        needs = {split: _need(lacking[split], images[patient]) for split in allowed}
+        needs = {  # images of their classes first, then images of any class
+            split: (
+                sum(count * lacking[split][kind] for kind, count in images[patient].items()),
+                sum(lacking[split].values()),
+            )
+            for split in allowed
+        }
         choice = max(needs, key=needs.__getitem__)
         splits[patient] = choice
         empty = [split for split in empty if split != choice]
         for kind, count in images[patient].items():
             lacking[choice][kind] -= count
     return splits, max(abs(lack) for kinds in lacking.values() for lack in kinds.values())
-
-
-def _need(lacking: dict[str, float], images: Counter[str]) -> tuple[float, float]:
-    """How much a split wants these images: by their classes, then by images of any class."""
-    of_their_kind = sum(count * lacking[kind] for kind, count in images.items())
-    return of_their_kind, sum(lacking.values())
-
-
-def _too_few(site: str, images: dict[str, Counter[str]]) -> str:
-    count = sum(sum(kinds.values()) for kinds in images.values())
-    return (
-        f"site {site}: {len(images)} patient(s) with {count} image(s); a site needs at least "
-        "three patients, one each to train, to validate and to test. Add patients, merge the site "
-        "with another, leave it out by federation.sites, or, if every image is another patient, "
-        "mend the pattern of the patients"
-    )

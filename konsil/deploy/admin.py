@@ -15,27 +15,22 @@ from typing import Any
 from uuid import uuid4
 from zipfile import ZipFile
 
-from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.hci.client import api
 
 from konsil.deploy.deployment import RUN_NAME
 from konsil.deploy.flare.job import ARCHIVE, MARK, RunOrder, roster_of, run_of, write_job
-from konsil.deploy.flare.sessions import ABORTED, OVER, Note
 from konsil.deploy.flare.workspace import prepare
 from konsil.deploy.kit import Kit, knock
+from konsil.deploy.sessions import ABORTED, OVER, Note
 from konsil.errors import RunError
 
 api._print_hci_message = lambda _: None  # FLARE says that it connects; nobody asked
-FLARE_ERRORS = (
-    *(OSError, RuntimeError, api_spec.SessionClosed, api_spec.AuthenticationError),
-    *(api_spec.AuthorizationError, api_spec.InternalError, api_spec.InvalidJobDefinition),
-    *(api_spec.JobNotFound, api_spec.JobNotDone, api_spec.JobNotRunning, api_spec.NoReply),
-)
 LOGIN = 20.0  # seconds to log in at the server
 ANSWER = 30.0  # seconds for the answer to one command
 STOP = 60.0  # seconds for a run to be stopped
 LOOK_EVERY = 1.0
+EVENT = "konsil.events: "  # how an event begins in the server's log
 
 
 @dataclass(frozen=True)
@@ -81,21 +76,15 @@ class Admin:
 
     def runs(self) -> list[str]:
         """The runs that the server knows, the newest last."""
-        return list(dict.fromkeys(str(run_of(job["name"])) for job in self._jobs("")))
+        return list(dict.fromkeys(str(run_of(job["name"])) for job in self._jobs()))
 
     def status(self, run: str, events: bool = True) -> Status:
         """How a run stands."""
-        meta = self._last(run)
-        note = Note.of(meta)
-        return Status(
-            run,
-            note.state,
-            note.reason,
-            note.session,
-            str(meta.get("submit_time_iso", "")),
-            roster_of(meta["deploy_map"]),
-            self._events(meta["job_id"]) if events else [],
-        )
+        meta = self._sessions(run)[-1]
+        note, submitted = Note.of(meta), str(meta.get("submit_time_iso", ""))
+        found = self._events(meta["job_id"]) if events else []
+        facts = note.state, note.reason, note.session, submitted, roster_of(meta["deploy_map"])
+        return Status(run, *facts, found)
 
     def logs(self, run: str) -> str:
         """What the server logged of all sessions of a run."""
@@ -106,7 +95,7 @@ class Admin:
         status = self.status(run, events=False)
         if not status.over:
             raise RunError(f"run {run}: {status.state}; it can be fetched when it is over")
-        job = self._last(run)["job_id"]
+        job = self._sessions(run)[-1]["job_id"]
         place = Path(self._ask(self._session.download_job_components, job))
         try:
             with ZipFile(place / "_".join(ARCHIVE)) as archive:
@@ -120,31 +109,23 @@ class Admin:
         while not self.status(run, events=False).over:
             if time.monotonic() > end:
                 raise RunError(f"run {run}: it could not be stopped; try again")
-            meta = self._last(run)
+            meta = self._sessions(run)[-1]
             if meta["status"] != ABORTED:
                 with contextlib.suppress(RunError):  # it may end at this moment
                     self._ask(self._session.abort_job, meta["job_id"])
             time.sleep(LOOK_EVERY)
 
-    def close(self) -> None:
-        """Log out."""
-        with contextlib.suppress(Exception):
-            self._session.close()
-
     def _ask(self, command: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """One of FLARE's commands; what it raises, in words."""
+        """One of FLARE's commands; whatever it raises, in words."""
         try:
             return command(*arguments, **named)
-        except FLARE_ERRORS as error:
+        except Exception as error:
             name = command.__name__.replace("_", " ")
             raise RunError(f"the server at {self.kit.address}: {name}: {error}") from None
 
-    def _jobs(self, run: str) -> list[dict[str, Any]]:
+    def _jobs(self, run: str = "") -> list[dict[str, Any]]:
         """The meta data of all jobs whose names begin so, the newest last."""
-        jobs: list[dict[str, Any]] = self._ask(
-            self._session.list_jobs, True, name_prefix=MARK + run
-        )
-        return jobs
+        return list(self._ask(self._session.list_jobs, True, name_prefix=MARK + run))
 
     def _sessions(self, run: str) -> list[dict[str, Any]]:
         ours = [job for job in self._jobs(run) if run_of(job["name"]) == run]
@@ -152,9 +133,6 @@ class Admin:
             known = ", ".join(self.runs()) or "none"
             raise RunError(f"run {run}: the server does not know it; it knows {known}")
         return ours
-
-    def _last(self, run: str) -> dict[str, Any]:
-        return self._sessions(run)[-1]
 
     def _log(self, job: str) -> str:
         answer = self._ask(self._session.get_job_logs, job, "server")
@@ -166,34 +144,29 @@ class Admin:
         return [json.loads(line) for line in lines if line]
 
 
-EVENT = "konsil.events: "  # how an event begins in the server's log
-
-
 @contextlib.contextmanager
 def connect(kit_folder: Path) -> Iterator[Admin]:
     """Log in with an admin's kit."""
     kit = Kit.read(kit_folder, "admin")
     kit.check_dates()
+    server = f"the server at {kit.address}"
     try:
         knock(kit)
     except OSError as error:
         reason = error.strerror or error
-        raise RunError(
-            f"the server at {kit.address} does not answer ({reason}); is it started?"
-        ) from None
+        raise RunError(f"{server} does not answer ({reason}); is it started?") from None
     with tempfile.TemporaryDirectory(prefix="konsil-") as folder:
+        workspace = str(prepare(kit, Path(folder)))
+        times = {"timeout": LOGIN, "command_timeout": ANSWER}
         try:
-            workspace = str(prepare(kit, Path(folder)))
-            session = new_secure_session(
-                kit.party, workspace, timeout=LOGIN, command_timeout=ANSWER
-            )
-        except FLARE_ERRORS as error:
-            raise RunError(f"the server at {kit.address} does not let us in ({error})") from None
-        admin = Admin(kit, session)
+            session = new_secure_session(kit.party, workspace, **times)
+        except Exception as error:  # whatever FLARE raises
+            raise RunError(f"{server} does not let us in ({error})") from None
         try:
-            yield admin
+            yield Admin(kit, session)
         finally:
-            admin.close()
+            with contextlib.suppress(Exception):
+                session.close()
 
 
 def new_run(experiment: str) -> str:

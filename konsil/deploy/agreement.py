@@ -14,9 +14,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, JsonValue, NonNegativeInt, ValidationError, field_validator
+from pydantic import Field, JsonValue, NonNegativeInt, ValidationError
 
 from konsil.config import SOURCES, Experiment, check_experiment
 from konsil.data import Federation, open_federation
@@ -33,6 +33,8 @@ from konsil.version import __version__
 OWN = "own-data"  # stands where an experiment names a path: every site has a path of its own
 # What a server may say of a site's images: how they are read, never where anything lies.
 AGREED = ("images", "image_size", "channels", "patient_pattern", "split", "split_seed")
+Raw = dict[str, JsonValue]  # an experiment, as it is sent
+SplitName = Annotated[str, Field(pattern=f"^({'|'.join(SPLITS)})$")]
 
 
 class Said(Body):
@@ -54,7 +56,7 @@ class Said(Body):
 class Greeting(Said):
     """What the server would like to run."""
 
-    experiment: dict[str, JsonValue]
+    experiment: Raw
     version: Name
 
 
@@ -69,22 +71,15 @@ class Welcome(Said):
 class Opening(Said):
     """With which labels a site is to open its data."""
 
-    experiment: dict[str, JsonValue]
+    experiment: Raw
     labels: list[Name]
 
 
 class Opened(Said):
-    """What a site says of its data when they are open."""
+    """What leaves of a site's data when they are open: numbers and a hash."""
 
-    counts: dict[str, NonNegativeInt]  # split -> images
+    counts: dict[SplitName, NonNegativeInt] = Field(min_length=len(SPLITS))  # images
     fingerprint: Name
-
-    @field_validator("counts")
-    @classmethod
-    def _of_every_split(cls, counts: dict[str, int]) -> dict[str, int]:
-        if set(counts) != set(SPLITS):
-            raise ValueError(f"should be a number of images for each of {', '.join(SPLITS)}")
-        return counts
 
 
 class SharedPlan(Said):
@@ -93,7 +88,7 @@ class SharedPlan(Said):
     run: Name  # two runs may be of one plan
     hash: Name
     version: Name
-    experiment: dict[str, JsonValue]
+    experiment: Raw
     sites: list[Name]
     labels: list[Name]
     channels: int
@@ -118,13 +113,11 @@ class Over(Said):
 def without_places(experiment: Experiment) -> dict[str, Any]:
     """The experiment as it travels: no path of anybody's disk."""
     plain: dict[str, Any] = experiment.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    plain.pop("plugins", None)
     federation = plain["federation"]
     for key in ("cache", "cache_limit"):
         federation.pop(key, None)
-    for key in SOURCES:
-        if key != "synthetic" and key in federation:
-            federation[key] = OWN
-    plain.pop("plugins", None)
+    federation |= {key: OWN for key in SOURCES if key != "synthetic" and key in federation}
     return plain
 
 
@@ -138,7 +131,7 @@ class SiteData:
     site: str
     source: Mapping[str, Any]  # the block `federation` of an experiment: file: ..., cache: ...
 
-    def experiment(self, raw: dict[str, Any], plugins: list[Path]) -> Experiment:
+    def experiment(self, raw: Mapping[str, Any], plugins: list[Path]) -> Experiment:
         """The experiment with this site's own places in it, and the plugins that it needs."""
         needed = _needed(raw.get("plugins") or {}, plugins)
         load_plugins(needed)  # they may hold the task, which says how images are read
@@ -153,34 +146,48 @@ class SiteData:
         """Labels and channels, without opening an image."""
         source = find_source(experiment.federation, experiment.task)
         listing = source.listing([self.site])
-        given = source.labels_given()
+        given = source.manifest.labels
         labels = given or sorted({item.label for item in listing.items})
         if given is None and targets_of(experiment.task) == "masks":
             labels = source.recipe(listing.items).labels
         return Welcome(labels=labels, given=given is not None, channels=source.channels_read())
 
-    def open(self, experiment: Experiment, labels: list[str]) -> Federation:
-        """All of it, decoded into the site's own cache."""
+    def open(self, experiment: Experiment, labels: list[str]) -> tuple[Federation, Opened]:
+        """All of it, decoded into the site's own cache; and what may be said of it."""
         task = experiment.task
         source = find_source(experiment.federation, task)
-        if targets_of(task) == "classes" and source.labels_given() is None:
+        if targets_of(task) == "classes" and source.manifest.labels is None:
             task = task.model_copy(update={"classes": labels})
-        return open_federation(experiment.federation, task)
+        found = open_federation(experiment.federation, task)
+        return found, Opened(counts=found.counts[self.site], fingerprint=found.fingerprint)
 
+    def plan(self, shared: SharedPlan, plugins: list[Path]) -> Plan:
+        """The plan that was sent, with this site's own places, if it is about this site.
 
-def opened(federation: Federation, site: str) -> Opened:
-    """What leaves of an opened federation: numbers and a hash."""
-    return Opened(counts=federation.counts[site], fingerprint=federation.fingerprint)
-
-
-def own_plan(shared: SharedPlan, experiment: Experiment, federation: Federation) -> Plan:
-    """The plan that was sent, with this site's own places; its hash is computed here."""
-    plugins = [str(path) for path in _needed(shared.plugins, experiment.plugins)]
-    own = {
-        "experiment": {**shared.experiment, "plugins": plugins},
-        "data_folder": str(federation.folder),
-    }
-    return Plan.from_json(shared.model_dump() | own)
+        A site trusts its own arithmetic: the hash, its own numbers, and its own code.
+        """
+        experiment = self.experiment(shared.experiment | {"plugins": shared.plugins}, plugins)
+        federation, now = self.open(experiment, shared.labels)
+        own = {
+            "experiment": {**shared.experiment, "plugins": experiment.plugins},
+            "data_folder": str(federation.folder),
+        }
+        plan = Plan.from_json(shared.model_dump() | own)
+        if plan.version != __version__:
+            raise PolicyRefused(
+                f"the plan is of Konsil {plan.version}, this site has {__version__}"
+            )
+        if plan.hash != shared.hash:
+            raise PolicyRefused(
+                f"the plan's hash is {shared.hash}, this site computes {plan.hash}: it was changed "
+                "on its way, or the code differs; install the same version of Konsil everywhere"
+            )
+        if self.site not in plan.sites or plan.counts[self.site] != now.counts:
+            raise PolicyRefused(
+                "the plan's counts of images are not those of this site's data now; bring the data "
+                "back as they were, or submit a new run"
+            )
+        return plan
 
 
 def _needed(agreed: Mapping[str, str], own: list[Path]) -> list[Path]:
@@ -237,23 +244,6 @@ def make_plan(
         counts={site: answer.counts for site, answer in sites.items()},
         fingerprint=hashlib.sha256(prints.encode()).hexdigest(),
         data_folder=Path(OWN),
-        version=__version__,
     )
     plan.check()
     return plan
-
-
-def check_plan_is_ours(plan: Plan, shared: SharedPlan, site: str, answer: Opened) -> None:
-    """A site trusts its own arithmetic: the hash, its own numbers, and its own code."""
-    if plan.version != __version__:
-        raise PolicyRefused(f"the plan is of Konsil {plan.version}, this site has {__version__}")
-    if plan.hash != shared.hash:
-        raise PolicyRefused(
-            f"the plan's hash is {shared.hash}, this site computes {plan.hash}: it was changed "
-            "on its way, or the code differs; install the same version of Konsil everywhere"
-        )
-    if site not in plan.sites or plan.counts[site] != answer.counts:
-        raise PolicyRefused(
-            "the plan's counts of images are not those of this site's data now; bring the data "
-            "back as they were, or submit a new run"
-        )

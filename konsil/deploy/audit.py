@@ -50,13 +50,9 @@ class Audit:
 
 
 def _contents(message: Message) -> dict[str, Any]:
-    return {
-        "kind": message.kind,
-        "job": message.job,
-        "round": message.round,
-        "plan": message.plan,
-        "parts": {
-            name: {"values": part.layout.size, "norm": float(f"{float(part.flat.norm()):.6g}")}
-            for name, part in message.parts.items()
-        },
+    address = {name: getattr(message, name) for name in ("kind", "job", "round", "plan")}
+    parts = {
+        name: {"values": part.layout.size, "norm": float(f"{float(part.flat.norm()):.6g}")}
+        for name, part in message.parts.items()
     }
+    return {**address, "parts": parts}

@@ -6,21 +6,23 @@ import re
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
-from konsil.config import Block, explain, parse_yaml
+from konsil.config import Block, checked, parse_yaml
 from konsil.errors import ConfigError
 from konsil.files import write_text
 
 SERVER, ADMIN = "server", "admin"  # the folders of their kits
 ORGANISATION, ROLE = "konsil", "project_admin"  # what certificates say of every party, of the admin
 NAME = r"^[A-Za-z0-9_-]{1,60}$"
-HOST = (
-    r"^(([a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])\.)*"
-    r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$"
-)
-RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")  # it becomes a folder
+LABEL = "[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"  # of a host's name
+HOST = rf"^(?=.{{1,64}}$)({LABEL}\.)*{LABEL}$"
 EMAIL = r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+\.[A-Za-z]{2,}$"
+ADDRESSES = {
+    "server": (HOST, "a host's name or an IPv4 address"),
+    "admin": (EMAIL, "an e-mail address, such as lead@hospital.org"),
+}
+RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")  # it becomes a folder
 
 
 class Deployment(Block):
@@ -33,19 +35,13 @@ class Deployment(Block):
     admin: str = "admin@konsil.org"  # who submits: an e-mail address
     valid_days: int = Field(365, ge=1, le=3650)  # of every certificate
 
-    @field_validator("server")
+    @field_validator(*ADDRESSES)
     @classmethod
-    def _host(cls, server: str) -> str:
-        if not re.match(HOST, server) or len(server) > 64:
-            raise ValueError("must be a host's name or an IPv4 address")
-        return server
-
-    @field_validator("admin")
-    @classmethod
-    def _email(cls, admin: str) -> str:
-        if not re.match(EMAIL, admin):
-            raise ValueError("must be an e-mail address, such as lead@hospital.org")
-        return admin
+    def _address(cls, text: str, info: ValidationInfo) -> str:
+        pattern, words = ADDRESSES[str(info.field_name)]
+        if not re.match(pattern, text):
+            raise ValueError(f"must be {words}")
+        return text
 
     @field_validator("sites")
     @classmethod
@@ -58,15 +54,11 @@ class Deployment(Block):
                 )
             if site.lower() in (SERVER, ADMIN):
                 raise ValueError(f"{site!r}: not a site's name, there is a party of that name")
-        return sites
-
-    @model_validator(mode="after")
-    def _every_site_once(self) -> Self:
-        lower = [site.lower() for site in self.sites]
-        twice = sorted({site for site in self.sites if lower.count(site.lower()) > 1})
+        lower = [site.lower() for site in sites]
+        twice = sorted({site for site in sites if lower.count(site.lower()) > 1})
         if twice:
-            raise ValueError(f"sites: {', '.join(twice)}: every name once")
-        return self
+            raise ValueError(f"{', '.join(twice)}: every name once")
+        return sites
 
 
 class SiteSettings(Block):
@@ -98,7 +90,4 @@ def read_deployment(path: Path) -> Deployment:
 
 def check_deployment(raw: dict[str, object], source: str) -> Deployment:
     """A checked deployment, or a ConfigError that lists every mistake."""
-    try:
-        return Deployment.model_validate(raw)
-    except ValidationError as error:
-        raise ConfigError(explain(error, source, Deployment)) from None
+    return checked(Deployment, raw, source)

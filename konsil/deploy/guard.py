@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -30,7 +31,6 @@ from konsil.federation.plan import Job, Plan
 from konsil.federation.site_worker import site_folder
 from konsil.federation.state import StateFiles
 from konsil.files import write_text
-from konsil.ingredients.method import Method
 from konsil.supermodel import GLOBAL, SELECTOR
 
 FILE = "examined.json"  # beside the state: which models were answered for
@@ -47,7 +47,9 @@ class Guard:
     def check(self, request: Request) -> None:
         """Refuse what the plan does not ask, and a second model for the same question."""
         try:
-            job = self._job(request)
+            job = next((job for job in self.plan.jobs if job.name == request.job), None)
+            if job is None:
+                raise BadMessage(f"job {request.job!r}: not one of the plan's")
             self._check_round(request)
             asked = request.body_as(BODIES[request.kind][0])
             if isinstance(asked, RoundRequest):
@@ -57,12 +59,6 @@ class Guard:
         except BadMessage as wrong:
             address = f"{request.job}, round {request.round}, {request.kind}"
             raise PolicyRefused(f"{address}: {wrong}") from None
-
-    def _job(self, request: Request) -> Job:
-        found = [job for job in self.plan.jobs if job.name == request.job]
-        if not found:
-            raise BadMessage(f"job {request.job!r}: not one of the plan's")
-        return found[0]
 
     def _check_round(self, request: Request) -> None:
         rounds = self.plan.experiment.rounds
@@ -81,41 +77,39 @@ class Guard:
 
     def _check_examination(self, request: Request, asked: Asked, job: Job) -> None:
         """Models are asked for, and about, when their training is over."""
-        if not finished(self._folder(request), self.plan.hash, self.plan.experiment.rounds):
+        folder = site_folder(self.run_folder / request.job, self.site)
+        if not finished(folder, self.plan.hash, self.plan.experiment.rounds):
             raise BadMessage("this site's training of that job is not finished")
         expected = self._parts_of(asked, Examiner(self.plan, job, cast(Engine, None)))
         if set(request.parts) != expected:
             raise BadMessage(f"parts {sorted(request.parts)}, expected {sorted(expected)}")
-        self._check_one_model(request)
+        _check_one_model(request, folder / FILE)
 
     def _parts_of(self, asked: Asked, examiner: Examiner) -> set[str]:
         """The models that come with a question, if the plan asks it."""
         method = examiner.method
         if isinstance(asked, EvaluateRequest) and asked.role != SUPER:
-            return self._parts_of_role(asked, method)
+            if asked.model is not None:
+                raise BadMessage(f"model: {asked.role} is no super model")
+            if asked.role not in (*method.shared_roles, *method.private_roles):
+                raise BadMessage(f"role = {asked.role!r}: not one of {method.name}'s")
+            return {asked.role} & set(method.shared_roles)
         if not method.super_model:
             raise BadMessage(f"{method.name} has no super model")
+        by_threshold = method.routing == "threshold"
         if isinstance(asked, EvaluateRequest):
-            chosen = set(GAMMAS) if method.routing == "threshold" else {UNDECIDED}
+            chosen = GAMMAS if by_threshold else [UNDECIDED]
             return self._parts_of_super_model(asked.model or {}, examiner, chosen)
         if isinstance(asked, CalibrateRequest):
-            if method.routing != "threshold":
+            if not by_threshold:
                 raise BadMessage("this method's super model has no threshold to choose")
             if asked.gammas != list(GAMMAS):
                 raise BadMessage("gammas: not those that Konsil chooses from")
-            return self._parts_of_super_model(asked.model, examiner, {UNDECIDED})
+            return self._parts_of_super_model(asked.model, examiner, [UNDECIDED])
         return set()
 
-    @staticmethod
-    def _parts_of_role(asked: EvaluateRequest, method: Method) -> set[str]:
-        if asked.model is not None:
-            raise BadMessage(f"model: {asked.role} is no super model")
-        if asked.role not in (*method.shared_roles, *method.private_roles):
-            raise BadMessage(f"role = {asked.role!r}: not one of {method.name}'s")
-        return {asked.role} & set(method.shared_roles)
-
     def _parts_of_super_model(
-        self, model: dict[str, Any], examiner: Examiner, gammas: set[float]
+        self, model: dict[str, Any], examiner: Examiner, gammas: Sequence[float]
     ) -> set[str]:
         """Its facts follow from the plan; gamma and who keeps its specialist do not."""
         fixed = json.loads(json.dumps(asdict(examiner.facts())))
@@ -124,39 +118,47 @@ class Guard:
         differing = [k for k in fixed if k not in ("gamma", "withheld") and model[k] != fixed[k]]
         if differing:
             raise BadMessage(f"model: {', '.join(differing)}: not as the plan has it")
-        if model["gamma"] not in list(gammas):
+        if model["gamma"] not in gammas:
             raise BadMessage("model: gamma: not one that Konsil chooses from")
-        withheld = model["withheld"]
-        if not isinstance(withheld, list) or withheld != sorted(
-            site for site in self.plan.sites if site in withheld
-        ):
+        withheld = model["withheld"] if isinstance(model["withheld"], list) else []
+        if model["withheld"] != sorted(site for site in self.plan.sites if site in withheld):
             raise BadMessage("model: withheld: not sites of the plan")
         return {GLOBAL, SELECTOR, *self.plan.sites} - set(withheld)
 
-    def _check_one_model(self, request: Request) -> None:
-        """The same model may be asked about again, after a crash; another one may not.
 
-        It is noted before the answer: what is answered is always noted.
-        """
-        path = self._folder(request) / FILE
-        question = "/".join([request.kind, *_asked(request)])
-        # `calibrate` does not say for which checkpoint it asks: there is a model for each
-        models = len(CHECKPOINTS) if request.kind == "calibrate" else 1
-        notes = _read_notes(path)
-        answered = notes.setdefault(question, [])
-        model = digest(request)
-        if model in answered:
-            return
-        if len(answered) == models:
-            raise BadMessage(
-                f"{' '.join(_asked(request)) or 'this'} was answered for another model; a site "
-                "answers for one: go on with that one, or submit a new run"
-            )
-        answered.append(model)
-        write_text(path, json.dumps(notes, indent=1), durable=True)
+def _check_one_model(request: Request, path: Path) -> None:
+    """The same model may be asked about again, after a crash; another one may not.
 
-    def _folder(self, request: Request) -> Path:
-        return site_folder(self.run_folder / request.job, self.site)
+    It is noted before the answer: what is answered is always noted.
+    """
+    asked = [getattr(request.body, key, "") for key in ("role", "split", "checkpoint")]
+    words = [word for word in asked if word]
+    # `calibrate` does not say for which checkpoint it asks: there is a model for each
+    models = len(CHECKPOINTS) if request.kind == "calibrate" else 1
+    notes = _read_notes(path)
+    answered = notes.setdefault("/".join([request.kind, *words]), [])
+    model = digest(request)
+    if model in answered:
+        return
+    if len(answered) == models:
+        raise BadMessage(
+            f"{' '.join(words) or 'this'} was answered for another model; a site answers for one: "
+            "go on with that one, or submit a new run"
+        )
+    answered.append(model)
+    write_text(path, json.dumps(notes, indent=1), durable=True)
+
+
+def _read_notes(path: Path) -> dict[str, Any]:
+    """Which models were answered for; a damaged note is no permission."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, TypeError):
+        raise StateError(
+            f"{path}: cannot be read, so that nobody knows what was answered; submit a new run"
+        ) from None
 
 
 def finished(folder: Path, plan: str, rounds: int) -> bool:
@@ -172,20 +174,3 @@ def digest(request: Request) -> str:
         found.update(json.dumps([name, part.layout.to_json()]).encode())
         found.update(part.flat.contiguous().numpy().data)
     return found.hexdigest()
-
-
-def _asked(request: Request) -> list[str]:
-    keys = ("role", "split", "checkpoint")
-    return [getattr(request.body, key) for key in keys if hasattr(request.body, key)]
-
-
-def _read_notes(path: Path) -> dict[str, Any]:
-    """Which models were answered for; a damaged note is no permission."""
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError):
-        raise StateError(
-            f"{path}: cannot be read, so that nobody knows what was answered; submit a new run"
-        ) from None

@@ -14,10 +14,11 @@ from typing import Any, Literal, Self
 from konsil.errors import ConfigError
 
 Kind = Literal["server", "site", "admin"]
-CONFIGURATION: dict[Kind, str] = {
-    "server": "fed_server.json",
-    "site": "fed_client.json",
-    "admin": "fed_admin.json",
+# Whose kit it is, in words; and where the rest is written.
+KINDS: dict[Kind, tuple[str, str]] = {
+    "server": ("the server", "fed_server.json"),
+    "site": ("a site", "fed_client.json"),
+    "admin": ("an admin", "fed_admin.json"),
 }
 # The first bytes of HTTP/2, which gRPC speaks, and the frame that a willing server answers with.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\x04\0\0\0\0\0"
@@ -44,56 +45,58 @@ class Kit:
     @classmethod
     def read(cls, folder: Path, kind: Kind) -> Self:
         """The kit of a folder, which must be of this kind."""
-        start = folder / "startup"
-        path = start / CONFIGURATION[kind]
+        whose, name = KINDS[kind]
+        path = folder / "startup" / name
         if not path.exists():
             raise ConfigError(
-                f"{folder}: not the start-up kit of {_article(kind)}; `konsil deploy provision` "
-                "makes them, one folder a party"
+                f"{folder}: not the start-up kit of {whose}; `konsil deploy provision` makes "
+                "them, one folder a party"
             )
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            federation, host, port, files = _address(content, kind)
-            cert, key, root = (start / name for name in files)
-            party, begin, end = _certificate(cert)
+            federation, host, port, *files = _address(content, kind)
+            cert, key, root = (path.parent / file for file in files)
+            identity = _certificate(cert)
+            server = federation, host, int(port)
         except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"{folder}: a damaged start-up kit ({reason})") from None
-        return cls(
-            folder.absolute(), kind, federation, host, port, cert, key, root, party, begin, end
-        )
+        return cls(folder.absolute(), kind, *server, cert, key, root, *identity)
 
     @property
     def address(self) -> str:
         """Where the server is."""
         return f"{self.host}:{self.port}"
 
+    @property
+    def dates(self) -> str:
+        """From when to when the certificate is valid, in words."""
+        return f"valid {self.valid_from:%Y-%m-%d} to {self.valid_until:%Y-%m-%d}"
+
     def check_dates(self) -> None:
         """Refuse a certificate that is not valid now."""
-        now = datetime.now(UTC)
-        dates = f"valid {self.valid_from:%Y-%m-%d} to {self.valid_until:%Y-%m-%d}"
+        now, what = datetime.now(UTC), f"{self.certificate}: this certificate"
         if now > self.valid_until:
             raise ConfigError(
-                f"{self.certificate}: this certificate has expired ({dates}); ask for a new kit "
+                f"{what} has expired ({self.dates}); ask for a new kit "
                 f"(konsil deploy provision --renew {self.party})"
             )
         if now < self.valid_from:
             raise ConfigError(
-                f"{self.certificate}: this certificate is not valid yet ({dates}); is this "
-                "machine's clock right?"
+                f"{what} is not valid yet ({self.dates}); is this machine's clock right?"
             )
 
 
-def _address(content: dict[str, Any], kind: Kind) -> tuple[str, str, int, list[str]]:
+def _address(content: dict[str, Any], kind: Kind) -> list[str]:
+    """Federation, host and port of its server, and the files of one's own certificate."""
     if kind == "admin":
-        admin = content["admin"]
-        names = [admin[k] for k in ("client_cert", "client_key", "ca_cert")]
-        return admin["project_name"], admin["host"], int(admin["port"]), names
+        keys = ("project_name", "host", "port", "client_cert", "client_key", "ca_cert")
+        return [content["admin"][key] for key in keys]
     server = content["servers"][0]
     host, _, port = server["service"]["target"].rpartition(":")
     own = server if kind == "server" else content["client"]
-    names = [own[k] for k in ("ssl_cert", "ssl_private_key", "ssl_root_cert")]
-    return server["name"], host, int(port), names
+    files = [own[key] for key in ("ssl_cert", "ssl_private_key", "ssl_root_cert")]
+    return [server["name"], host, port, *files]
 
 
 def _certificate(path: Path) -> tuple[str, datetime, datetime]:
@@ -105,15 +108,11 @@ def _certificate(path: Path) -> tuple[str, datetime, datetime]:
     return str(name), certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
-def _article(kind: Kind) -> str:
-    return {"server": "the server", "site": "a site", "admin": "an admin"}[kind]
-
-
 class Refused(ConfigError):
     """The server answers, but it and this kit do not belong together."""
 
 
-def knock(kit: Kit, patience: float = PATIENCE) -> str:
+def knock(kit: Kit) -> str:
     """Make sure that the server takes this kit's certificate; the protocol it speaks.
 
     Raises Refused if it does not, and OSError if nobody answers. A completed handshake is not
@@ -124,24 +123,29 @@ def knock(kit: Kit, patience: float = PATIENCE) -> str:
     context.check_hostname = False  # FLARE names the server by its identity, not by its address
     context.set_alpn_protocols(["h2"])
     context.load_cert_chain(kit.certificate, kit.key)
+    how = "it closed the connection"
     try:
         with (
-            socket.create_connection((kit.host, kit.port), patience) as plain,
+            socket.create_connection((kit.host, kit.port), PATIENCE) as plain,
             _secured(context, plain, kit.host) as secure,
+            secure.makefile("rb") as answer,
         ):
             secure.sendall(HELLO)
-            if _answer(secure)[3:4] == bytes([SETTINGS]):
+            if answer.read(FRAME)[3:4] == bytes([SETTINGS]):
                 return str(secure.version())
-        raise Refused(_refusal(kit, "it closed the connection"))
     except ssl.SSLCertVerificationError as error:
         raise Refused(
             f"the server at {kit.address} has a certificate that this kit does not trust "
             f"({error.verify_message}): is it the server of the federation {kit.federation!r}?"
         ) from None
     except ssl.SSLError as error:
-        raise Refused(_refusal(kit, str(error.reason or error))) from None
+        how = str(error.reason or error)
     except ConnectionResetError:
-        raise Refused(_refusal(kit, "it reset the connection")) from None
+        how = "it reset the connection"
+    raise Refused(
+        f"the server at {kit.address} does not accept this kit's certificate ({how}): both kits "
+        "must be of one provisioning, and neither expired"
+    )
 
 
 def _secured(context: ssl.SSLContext, plain: socket.socket, host: str) -> ssl.SSLSocket:
@@ -150,20 +154,3 @@ def _secured(context: ssl.SSLContext, plain: socket.socket, host: str) -> ssl.SS
         return context.wrap_socket(plain, server_hostname=host)
     except (ssl.SSLEOFError, ConnectionResetError):
         raise ConnectionAbortedError(errno.ECONNABORTED, "it hung up") from None
-
-
-def _answer(connection: ssl.SSLSocket) -> bytes:
-    answer = b""
-    while len(answer) < FRAME:
-        more = connection.recv(FRAME - len(answer))
-        if not more:
-            break
-        answer += more
-    return answer
-
-
-def _refusal(kit: Kit, how: str) -> str:
-    return (
-        f"the server at {kit.address} does not accept this kit's certificate ({how}): both kits "
-        "must be of one provisioning, and neither expired"
-    )

@@ -5,9 +5,9 @@ For trying an experiment as hospitals would run it, and for tests.
 
 from __future__ import annotations
 
-import json
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,36 +16,31 @@ from konsil.config import PLACES, Experiment
 from konsil.data.origin import find_source
 from konsil.deploy.agreement import without_places
 from konsil.deploy.deployment import ADMIN, SERVER, SiteSettings, check_deployment
+from konsil.deploy.kit import Kit, knock
 from konsil.deploy.processes import Child, Report, passed_on, stop_signals
 from konsil.errors import RunError
 from konsil.files import write_text
 
 if TYPE_CHECKING:  # FLARE is an extra, and slow to import
-    from konsil.deploy.admin import Admin, Status
+    from konsil.deploy.admin import Status
 
 HIDDEN = ".deploy"  # below the run's folder
 START = 120.0  # seconds for the server to be up
 LOOK_EVERY = 1.0
-LIMIT = "cache_limit"
 Watch = Callable[[dict[str, Any]], None]
 
 
 def deploy_local(
-    experiment: Experiment,
-    out: Path,
-    report: Report = print,
-    watch: Watch | None = None,
-    policies: Mapping[str, Path] | None = None,
+    experiment: Experiment, out: Path, report: Report, watch: Watch = lambda event: None
 ) -> None:
     """Run an experiment with a process a site; leaves in `out` what `konsil run` leaves.
 
     Called again for the same `out`, a run that was interrupted goes on. `watch` is given the
-    run's events; `policies` are the sites' policy files.
+    run's events.
     """
-    sites = sites_of(experiment)
-    base = out / HIDDEN
-    with Local(sites, base, source_of(experiment), policies or {}, report) as local:
-        status = _run(experiment, sites, local, watch or (lambda _: None), out)
+    sites, base = sites_of(experiment), out / HIDDEN
+    with Local(sites, base, source_of(experiment), {}, report) as local:
+        status = _run(experiment, sites, local, watch, out)
     if status.state != "finished":
         raise RunError(f"the run {status.state}: {status.reason}\nthe logs are in {base}")
 
@@ -60,53 +55,29 @@ def sites_of(experiment: Experiment) -> list[str]:
 def source_of(experiment: Experiment) -> dict[str, Any]:
     """Where the data of all sites are, as a site's settings say it."""
     block = experiment.federation.model_dump(mode="json", exclude_unset=True)
-    paths = {k: str(Path(v).absolute()) for k, v in block.items() if k in PLACES and k != LIMIT}
-    return paths | {k: v for k, v in block.items() if k in ("synthetic", LIMIT)}
+    said = {key: block[key] for key in (*PLACES, "synthetic") if key in block}
+    paths = said.keys() - {"synthetic", "cache_limit"}
+    return said | {key: str(Path(said[key]).absolute()) for key in paths}
 
 
 def _run(experiment: Experiment, sites: list[str], local: Local, watch: Watch, out: Path) -> Status:
-    """Submit, wait, fetch."""
-    from konsil.deploy.admin import connect
+    """Submit unless it is at work already, wait, fetch."""
+    from konsil.deploy.admin import connect, new_run
 
+    run, seen = local.noted("run", lambda: new_run(experiment.name)), Counter[int]()
     with stop_signals() as stopped, connect(local.kits[ADMIN]) as admin:
-        run = _submitted(experiment, sites, local.base / "run.json", admin)
-        seen = Seen(watch)
+        if run not in admin.runs() or admin.status(run, events=False).over:
+            admin.submit(without_places(experiment), sites, run)
         while not stopped.wait(LOOK_EVERY):
             local.check()
             status = admin.status(run)
-            seen.show(status)
+            for event in status.events[seen[status.session] :]:
+                watch(event)
+            seen[status.session] = len(status.events)
             if status.over:
                 admin.fetch(run, out)
                 return status
     raise KeyboardInterrupt
-
-
-def _submitted(experiment: Experiment, sites: list[str], note: Path, admin: Admin) -> str:
-    """The run of this folder, submitted unless it is at work already."""
-    from konsil.deploy.admin import new_run
-
-    if note.exists():
-        run = str(json.loads(note.read_text(encoding="utf-8"))["run"])
-    else:
-        run = new_run(experiment.name)
-        write_text(note, json.dumps({"run": run}))
-    if run not in admin.runs() or admin.status(run, events=False).over:
-        admin.submit(without_places(experiment), sites, run)
-    return run
-
-
-class Seen:
-    """Passes every event on once."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self._counts: dict[int, int] = {}
-
-    def show(self, status: Status) -> None:
-        """Pass on what is new."""
-        for event in status.events[self._counts.get(status.session, 0) :]:
-            self._watch(event)
-        self._counts[status.session] = len(status.events)
 
 
 class Local:
@@ -143,40 +114,29 @@ class Local:
         for child in self.children.values():
             child.end()
 
+    def noted(self, name: str, new: Callable[[], object]) -> str:
+        """Something about this deployment that stays the same when a run goes on."""
+        path = self.base / f"{name}.txt"
+        if not path.exists():
+            write_text(path, str(new()))
+        return path.read_text(encoding="utf-8")
+
     def _port(self) -> int:
-        """A free port; the same one when a run goes on."""
-        path = self.base / "port"
-        if path.exists():
-            return int(path.read_text(encoding="utf-8"))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port: int = free.getsockname()[1]
-        write_text(path, str(port))
-        return port
+        return int(self.noted("port", _free_port))
 
     def start(self, party: str) -> Child:
         """Start (again) one party."""
-        folder = self.base / party
-        folder.mkdir(parents=True, exist_ok=True)
-        if party == SERVER:
-            module, files = "konsil.deploy.server_process", [self.kits[SERVER], folder]
-        else:
-            settings = folder / "settings.json"
-            self._settings(party, folder).write(settings)
-            module, files = "konsil.deploy.site_process", [self.kits[party], settings]
+        kind, folder = "server", self.base / party
+        place = folder
+        if party != SERVER:
+            kind, place = "site", folder / "settings.json"
+            own = {"source": dict(self._source), "policy": self._policies.get(party)}
+            SiteSettings(site=party, state=folder / "state", **own).write(place)
+        words = [kind, str(self.kits[party]), str(place)]
         hear = passed_on(lambda text: self.report(f"{party}: {text}"))
-        child = Child(module, [str(file) for file in files], folder / "said.log", hear)
+        child = Child("konsil.deploy.parties", words, folder / "said.log", hear)
         self.children[party] = child
         return child
-
-    def _settings(self, site: str, folder: Path) -> SiteSettings:
-        policy = self._policies.get(site)
-        return SiteSettings(
-            site=site,
-            source=dict(self._source),
-            policy=None if policy is None else policy.absolute(),
-            state=folder / "state",
-        )
 
     def check(self) -> None:
         """Make sure that all processes are at work."""
@@ -188,8 +148,6 @@ class Local:
                 )
 
     def _wait(self) -> None:
-        from konsil.deploy.kit import Kit, knock
-
         kit, end = Kit.read(self.kits[ADMIN], "admin"), time.monotonic() + START
         while True:
             self.check()
@@ -200,3 +158,9 @@ class Local:
                 if time.monotonic() > end:
                     raise RunError(f"the server did not start; see {self.base / SERVER}") from None
                 time.sleep(LOOK_EVERY / 2)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])

@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from konsil.config import Block, explain, number_of_bytes, parse_yaml
-from konsil.errors import ConfigError, KonsilError
+from konsil.config import Block, Experiment, checked, number_of_bytes, parse_yaml
+from konsil.errors import KonsilError
 from konsil.federation.plan import Plan
 
 
@@ -37,26 +37,21 @@ class Policy(Block):
         number_of_bytes(limit)
         return limit
 
-    @property
-    def max_payload_bytes(self) -> int:
-        """The largest message that is taken or sent."""
-        return number_of_bytes(self.max_payload)
-
     def check_size(self, size: int, what: str) -> None:
         """Refuse a message that is too large."""
-        if size > self.max_payload_bytes:
+        if size > number_of_bytes(self.max_payload):
             raise PolicyRefused(
                 f"{what} of {size:,} bytes: max_payload of this site's policy is {self.max_payload}"
             )
 
-    def check_methods(self, names: list[str]) -> None:
-        """Refuse an experiment with a method that was not agreed to."""
+    def check_choices(self, experiment: Experiment) -> None:
+        """Refuse an experiment with a method or a network that was not agreed to."""
+        names = [method.name for method in experiment.methods]
         refused = [name for name in names if self.methods is not None and name not in self.methods]
         if refused:
-            raise PolicyRefused(
-                f"method {', '.join(refused)}: this site's policy allows "
-                f"{', '.join(self.methods or [])}"
-            )
+            allowed = ", ".join(self.methods or [])
+            raise PolicyRefused(f"method {', '.join(refused)}: this site's policy allows {allowed}")
+        self.check_network(experiment.network.target)
 
     def check_network(self, target: str | None) -> None:
         """Refuse a class that was not agreed to, before its module is imported."""
@@ -70,8 +65,7 @@ class Policy(Block):
 
     def check_plan(self, plan: Plan, site: str) -> None:
         """Refuse a plan that asks for more than was agreed to."""
-        self.check_methods([m.name for m in plan.experiment.methods])
-        self.check_network(plan.experiment.network.target)
+        self.check_choices(plan.experiment)
         images = plan.counts[site]["train"]
         if images < self.min_training_images:
             raise PolicyRefused(
@@ -111,10 +105,4 @@ def fewest_in_a_mean(plan: Plan) -> int:
 
 def read_policy(path: Path | None) -> Policy:
     """The policy of a file; without one, the defaults."""
-    if path is None:
-        return Policy()
-    raw = parse_yaml(path, "policy")
-    try:
-        return Policy.model_validate(raw)
-    except ValidationError as error:
-        raise ConfigError(explain(error, str(path), Policy)) from None
+    return Policy() if path is None else checked(Policy, parse_yaml(path, "policy"), str(path))

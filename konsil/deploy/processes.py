@@ -76,7 +76,7 @@ class Child:
         arguments: Sequence[str],
         log: Path,
         hear: Report,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] = {},
         keep_open: Sequence[int] = (),
     ) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -86,7 +86,7 @@ class Child:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {}), PARENT: str(os.getpid())},
+            env={**os.environ, **environment, PARENT: str(os.getpid())},
             pass_fds=keep_open,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
@@ -122,9 +122,6 @@ class Child:
 def stop_signals() -> Iterator[threading.Event]:
     """An event that is set by Ctrl-C and by SIGTERM, instead of an exception anywhere."""
     stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
     usual = {s: signal.signal(s, lambda *_: stopped.set()) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stopped

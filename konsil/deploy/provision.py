@@ -118,6 +118,7 @@ class Certificates(CertBuilder):
     def get_pri_key_cert(self, participant: Participant) -> tuple[Any, Any]:
         """A new key, and a certificate for it that does not outlive the authority's."""
         now = datetime.now(UTC)
+        end = now + timedelta(days=self.days)
         private, public = generate_keys()
         server = participant.type == "server"
         certificate = generate_cert(
@@ -128,9 +129,7 @@ class Certificates(CertBuilder):
             server_default_host=participant.get_default_host() if server else None,
             server_additional_hosts=participant.get_prop("host_names") if server else None,
             not_valid_before=now - timedelta(hours=1),  # clocks differ a little
-            not_valid_after=min(
-                now + timedelta(days=self.days), self.root_cert.not_valid_after_utc
-            ),
+            not_valid_after=min(end, self.root_cert.not_valid_after_utc),
         )
         return private, certificate
 
@@ -140,21 +139,16 @@ class Certificates(CertBuilder):
         (Path(ctx.get_state_dir()) / "cert.json").chmod(0o600)
 
 
-def _put(made: Path, kit: Path, party: str, name: str) -> None:
+def _put(made: Path, kit: Path, party: str, federation: str) -> None:
     """Bring a kit up to date; one that has everything already is not touched."""
-    files = [made / "startup" / file for file in NEEDED if (made / "startup" / file).exists()]
-    new = [file for file in files if not _same(file, kit / "startup" / file.name)]
+    fresh, startup = made / "startup", kit / "startup"
+    same, _, _ = filecmp.cmpfiles(fresh, startup, NEEDED, shallow=False)
+    new = [name for name in NEEDED if name not in same and (fresh / name).exists()]
     if not new:
         return
-    (kit / "startup").mkdir(parents=True, exist_ok=True)
+    startup.mkdir(parents=True, exist_ok=True)
     kit.chmod(0o700)
-    for file in new:
-        part = kit / "startup" / f".{file.name}.part"
-        shutil.copy(file, part)  # with its mode: keys are the owner's alone
-        os.replace(part, kit / "startup" / file.name)
+    for name in new:  # with its mode: keys are the owner's alone
+        os.replace(fresh / name, startup / name)
     command = COMMANDS.get(party, COMMANDS["site"])
-    write_text(kit / "README.txt", README.format(party=party, name=name, command=command))
-
-
-def _same(one: Path, other: Path) -> bool:
-    return other.exists() and filecmp.cmp(one, other, shallow=False)
+    write_text(kit / "README.txt", README.format(party=party, name=federation, command=command))

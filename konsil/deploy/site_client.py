@@ -14,23 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from konsil.config import Experiment
-from konsil.deploy.agreement import (
-    Agreed,
-    Greeting,
-    Opening,
-    Over,
-    SharedPlan,
-    SiteData,
-    check_plan_is_ours,
-    opened,
-    own_plan,
-)
+from konsil.deploy.agreement import Agreed, Greeting, Opening, Over, SharedPlan, SiteData
 from konsil.deploy.audit import Audit
 from konsil.deploy.deployment import RUN_NAME, SiteSettings
 from konsil.deploy.guard import Guard, finished
 from konsil.deploy.policy import Policy, PolicyRefused, read_policy
 from konsil.errors import ConfigError, DataError, KonsilError, StateError
+from konsil.federation.examiner import metrics_of
 from konsil.federation.messages import CollectReply, EvaluateReply, Reply, Request
 from konsil.federation.plan import Plan
 from konsil.federation.site_worker import SiteWorker
@@ -40,7 +30,6 @@ from konsil.version import __version__
 
 ACCEPTED, REFUSED = b"A", b"R"
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-DETAILS = "the details are in the site's own log"
 
 
 class SiteClient:
@@ -56,9 +45,9 @@ class SiteClient:
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """`tell`: says something to the people at this site."""
-        self.site, self.policy, self.state, self.tell = site, policy, state, tell
+        self.site, self.policy, self.state = site, policy, state
+        self.device, self.tell = device, tell
         self.data = SiteData(site, source)
-        self.device = device
         state.mkdir(parents=True, exist_ok=True)
         self.audit = Audit(state, site)
         self._workers: dict[str, SiteWorker] = {}
@@ -98,20 +87,17 @@ class SiteClient:
 
     def _refusal(self, topic: str, error: Exception) -> bytes:
         """In full for the people at this site, and as far as it may be said for the server."""
-        named = self._named(error)
-        with suppress(OSError):  # the log may be on the very disk that is full
-            self.audit.note("refused", topic=topic, reason=str(named), trace=_trace(named))
-        self.tell(f"refused ({topic}): {named}")
-        return REFUSED + self._public(named).encode(errors="replace")
-
-    def _named(self, error: Exception) -> Exception:
-        """A full disk by its name: it is mended by people, and the run goes on."""
-        if _disk_full(error):
-            return StateError(
+        if _disk_full(error):  # mended by people, and the run goes on
+            error = StateError(
                 f"No space left on the site's disk ({self.state}): make room, and the run goes "
                 "on; nothing is lost"
             )
-        return error
+        ours = isinstance(error, KonsilError)
+        trace = "" if ours else "".join(traceback.format_exception(error))
+        with suppress(OSError):  # the log may be on the very disk that is full
+            self.audit.note("refused", topic=topic, reason=str(error), trace=trace)
+        self.tell(f"refused ({topic}): {error}")
+        return REFUSED + self._public(error).encode(errors="replace")
 
     def _public(self, error: Exception) -> str:
         """What may be said outside of this hospital: verbatim only what was written for that.
@@ -122,12 +108,14 @@ class SiteClient:
             return f"refused: {error}"
         if isinstance(error, StateError):  # of messages and states: no image in them
             return str(error).replace(str(self.state), "(its state folder)")
-        if isinstance(error, DataError):
-            return f"its data cannot be opened; {DETAILS}"
-        if isinstance(error, ConfigError):
-            return f"the experiment cannot be used with this site's own files; {DETAILS}"
-        kind = "an error" if isinstance(error, KonsilError) else f"{type(error).__name__}"
-        return f"{kind}; {DETAILS}"
+        kinds = {
+            DataError: "its data cannot be opened",
+            ConfigError: "the experiment cannot be used with this site's own files",
+            KonsilError: "an error",
+            Exception: type(error).__name__,
+        }
+        what = next(words for kind, words in kinds.items() if isinstance(error, kind))
+        return f"{what}; the details are in the site's own log"
 
     # --- before the first round ---
 
@@ -138,25 +126,25 @@ class SiteClient:
                 f"the server runs Konsil {greeting.version}, this site {__version__}: install "
                 "the same version"
             )
-        experiment = self._own(greeting.experiment)
-        self.policy.check_methods([method.name for method in experiment.methods])
-        self.policy.check_network(experiment.network.target)
+        experiment = self.data.experiment(greeting.experiment, self.policy.plugins)
+        self.policy.check_choices(experiment)
         self.audit.note("greeted", methods=[m.name for m in experiment.methods])
         return self.data.welcome(experiment).to_bytes()
 
     def _open(self, payload: bytes) -> bytes:
         asked = Opening.from_bytes(payload)
-        answer = opened(self.data.open(self._own(asked.experiment), asked.labels), self.site)
+        experiment = self.data.experiment(asked.experiment, self.policy.plugins)
+        _, answer = self.data.open(experiment, asked.labels)
         self.audit.note("opened", counts=answer.counts, fingerprint=answer.fingerprint)
         return answer.to_bytes()
 
     def _agree(self, payload: bytes) -> bytes:
         shared = SharedPlan.from_bytes(payload)
-        plan = self._made_own(shared)
+        worker = self._new_worker(shared)
+        plan, file = worker.plan, self._agreed(worker.plan.hash)
         self._check_run(plan.hash, shared.run)
-        note = shared.model_dump_json(indent=1)
-        write_text(self._agreed(plan.hash), note, durable=True)
-        self._workers = {plan.hash: self._new_worker(plan, shared)}
+        write_text(file, shared.model_dump_json(indent=1), durable=True)
+        self._workers = {plan.hash: worker}
         self.audit.note(
             "agreed",
             plan=plan.hash,
@@ -165,8 +153,12 @@ class SiteClient:
             sites=list(plan.sites),
             experiment=plan.resolved() | {"plugins": [], "federation": {}},
         )
-        for line in in_words(plan, self._agreed(plan.hash)):
-            self.tell(line)
+        e, methods = plan.experiment, ", ".join(m.title for m in plan.experiment.methods)
+        self.tell(
+            f"agreed to plan {plan.hash} (Konsil {plan.version}): {e.name}, {methods}, "
+            f"{e.rounds} rounds, {e.task.name} of {', '.join(plan.labels)}"
+        )
+        self.tell(f"  with {', '.join(plan.sites)}; all of it: {file}")
         return Agreed(plan=plan.hash).to_bytes()
 
     def _check_run(self, plan: str, run: str) -> None:
@@ -179,26 +171,15 @@ class SiteClient:
                 "changed plan is a new run: submit it under another name"
             )
 
-    def _made_own(self, shared: SharedPlan) -> Plan:
-        """The plan with this site's own places, if the site agrees to it."""
-        experiment = self._own(shared.experiment | {"plugins": shared.plugins})
-        federation = self.data.open(experiment, shared.labels)
-        plan = own_plan(shared, experiment, federation)
-        check_plan_is_ours(plan, shared, self.site, opened(federation, self.site))
-        self.policy.check_plan(plan, self.site)
-        return plan
-
-    def _own(self, raw: dict[str, Any]) -> Experiment:
-        """The experiment with the places of this site."""
-        return self.data.experiment(raw, self.policy.plugins)
-
     # --- rounds ---
 
     def _request(self, payload: bytes) -> bytes:
         request = self.audit.received(self.site, payload, Request)
         if request.site != self.site:
             raise PolicyRefused(f"a request for {request.site} reached {self.site}")
-        worker = self._worker(request.plan)
+        if request.plan not in self._workers:  # it may have agreed before it was restarted
+            self._workers = {request.plan: self._new_worker(self._noted(request.plan))}
+        worker = self._workers[request.plan]
         Guard(worker.plan, worker.run_folder, self.site).check(request)
         reply = self._within_policy(worker.handle(request), worker.plan)
         answer = reply.to_bytes()
@@ -208,12 +189,11 @@ class SiteClient:
             self.tell(f"{request.job}: round {request.round} answered")
         return answer
 
-    def _worker(self, plan: str) -> SiteWorker:
-        """Who answers for a plan that this site agreed to, perhaps before it was restarted."""
-        if plan not in self._workers:
-            shared = self._noted(plan)
-            self._workers = {plan: self._new_worker(self._made_own(shared), shared)}
-        return self._workers[plan]
+    def _new_worker(self, shared: SharedPlan) -> SiteWorker:
+        """Who answers for a plan, with this site's own places, if the site agrees to it."""
+        plan = self.data.plan(shared, self.policy.plugins)
+        self.policy.check_plan(plan, self.site)
+        return SiteWorker(plan, self._runs(plan.hash, shared.run), self.device)
 
     def _noted(self, plan: str) -> SharedPlan:
         """A plan as this site agreed to it."""
@@ -222,19 +202,14 @@ class SiteClient:
             raise PolicyRefused(f"plan {plan}: this site has not agreed to it")
         return SharedPlan.from_bytes(path.read_bytes())
 
-    def _new_worker(self, plan: Plan, shared: SharedPlan) -> SiteWorker:
-        return SiteWorker(plan, self._runs(plan.hash, shared.run), self.device)
-
     def _within_policy(self, reply: Reply, plan: Plan) -> Reply:
         """What the policy lets out of a reply."""
         if reply.kind == "collect" and not self.policy.hand_out_specialist:
             return replace(reply, body=CollectReply(withheld=True), parts={})
         if reply.kind == "evaluate" and self.policy.scores == "means":
-            from konsil.federation.scores import Scores
-
             task = plan.method(plan.job(reply.job)).context.task
-            scores = Scores.of(reply.body_as(EvaluateReply))
-            means = EvaluateReply(images=scores.images, means=scores.metrics(task))
+            said = reply.body_as(EvaluateReply)
+            means = EvaluateReply(images=said.images, means=metrics_of(said, task))
             return replace(reply, body=means)
         return reply
 
@@ -244,15 +219,17 @@ class SiteClient:
         Whether it is over this site sees itself: a state from the middle of a run is kept.
         """
         over = Over.from_bytes(payload)
-        plan, run = over.plan, over.run
-        rounds = cast(int, self._noted(plan).experiment["rounds"])
-        folder, kept = self._runs(plan, run), []
-        for states in _folders_with_states(folder):
-            if _is_finished(states, plan, rounds):
-                StateFiles(states, plan).forget()
+        rounds = cast(int, self._noted(over.plan).experiment["rounds"])
+        folder, kept = self._runs(over.plan, over.run), []
+        found = {path.parent for name in StateFiles.NAMES for path in folder.rglob(name)}
+        for states in sorted(found):
+            if _is_finished(states, over.plan, rounds):
+                StateFiles(states, over.plan).forget()
             else:
                 kept.append(states.relative_to(folder).as_posix())
-        self.audit.note("done", plan=plan, run=run, **_said_of(kept))
+        why = f"state kept, training is not finished here: {', '.join(kept)}"
+        reason = {"reason": why} if kept else {}
+        self.audit.note("done", plan=over.plan, run=over.run, **reason)
         return b""
 
     def _runs(self, plan: str, run: str) -> Path:
@@ -267,10 +244,6 @@ class SiteClient:
         return self.state / "plans" / f"{plan}.json"
 
 
-def _folders_with_states(folder: Path) -> list[Path]:
-    return sorted({path.parent for name in StateFiles.NAMES for path in folder.rglob(name)})
-
-
 def _is_finished(folder: Path, plan: str, rounds: int) -> bool:
     """A state that cannot be read is none that may be thrown away."""
     with suppress(StateError):
@@ -278,29 +251,7 @@ def _is_finished(folder: Path, plan: str, rounds: int) -> bool:
     return False
 
 
-def _said_of(kept: list[str]) -> dict[str, str]:
-    """For the audit trail, if the run is not over as far as this site can see."""
-    if not kept:
-        return {}
-    return {"reason": f"state kept, training is not finished here: {', '.join(kept)}"}
-
-
-def in_words(plan: Plan, file: Path) -> list[str]:
-    """What a site agrees to, for its people to read before the first round."""
-    e = plan.experiment
-    methods = ", ".join(method.title for method in e.methods)
-    return [
-        f"agreed to plan {plan.hash} (Konsil {plan.version}): {e.name}, {methods}, "
-        f"{e.rounds} rounds, {e.task.name} of {', '.join(plan.labels)}",
-        f"  with {', '.join(plan.sites)}; all of it: {file}",
-    ]
-
-
 def _disk_full(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno in DISK_FULL
     return any(f"(os error {number})" in str(error) for number in DISK_FULL)  # safetensors' words
-
-
-def _trace(error: Exception) -> str:
-    return "" if isinstance(error, KonsilError) else "".join(traceback.format_exception(error))

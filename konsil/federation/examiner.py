@@ -1,20 +1,24 @@
 """What is evaluated at the end of a job: every role, on its own site's images.
 
 Validation images have selected checkpoints and gamma by then; test images are read here, and only
-here, and select nothing.
+here, and select nothing. What sites say of their scores is held against the plan: numbers of
+images, names and ranges must be the plan's, everything else is refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar, get_args
 
+import numpy as np
+import torch
+
 from konsil.errors import RoundFailed
-from konsil.evaluation.results import GLOBAL, Row
+from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row
 from konsil.evaluation.routing import GAMMAS, choose_gamma, routed_names
 from konsil.federation.engines import Engine
-from konsil.federation.intake import wrong_address, wrong_values
+from konsil.federation.intake import check_address, check_parts
 from konsil.federation.messages import (
     Asked,
     BadMessage,
@@ -30,10 +34,11 @@ from konsil.federation.messages import (
     Reply,
     Request,
     Split,
+    check_images,
+    check_values,
     shown,
 )
 from konsil.federation.plan import Job, Plan
-from konsil.federation.scores import Scores, ScoreSheet, summary
 from konsil.federation.server import GO_ON, Record
 from konsil.ingredients.context import Shared
 from konsil.ingredients.method import Method
@@ -44,6 +49,7 @@ from konsil.weights import Layout, Parts, Weights
 CHECKPOINTS: tuple[Checkpoint, ...] = get_args(Checkpoint)
 SPLITS: tuple[Split, ...] = get_args(Split)
 SPECIALIST = "personal"
+TARGET = "_target"  # of classification: the class of an image
 T = TypeVar("T")
 
 
@@ -53,6 +59,7 @@ class Examiner:
     def __init__(self, plan: Plan, job: Job, engine: Engine) -> None:
         self.plan, self.job, self.engine = plan, job, engine
         self.method: Method = plan.method(job)
+        self.task: Task = self.method.context.task
 
     def shared(self, record: Record, checkpoint: Checkpoint) -> Shared:
         """The shared parts of a checkpoint; parts without a measure have only a last one."""
@@ -93,19 +100,15 @@ class Examiner:
         """The specialist that a site hands out; None if its policy keeps it."""
         if reply.body_as(CollectReply).withheld:
             return None
-        if set(reply.parts) != {SPECIALIST}:
-            raise BadMessage(f"parts {shown(sorted(reply.parts))}, expected {[SPECIALIST]}")
-        specialist = reply.parts[SPECIALIST]
-        if wrong := wrong_values(specialist, layout, self.plan.experiment.server.max_rms):
-            raise BadMessage(f"{SPECIALIST}: {wrong}")
-        return specialist
+        check_parts(reply.parts, {SPECIALIST: layout}, self.plan.experiment.server.max_rms)
+        return reply.parts[SPECIALIST]
 
     def facts(self) -> Facts:
         """What is known of the super model before gamma is chosen."""
         networks = self.method.networks()
         return Facts(
-            task=self._task.name,
-            targets=self._task.targets,
+            task=self.task.name,
+            targets=self.task.targets,
             labels=list(self.plan.labels),
             sites=list(self.plan.sites),
             network=networks["global"].spec.to_json(),
@@ -129,20 +132,16 @@ class Examiner:
     def _examine(self, asked: EvaluateRequest, parts: Parts) -> list[Row]:
         role, split = asked.role, asked.split
         further = routed_names(self.method.routing) if role == "super" else ()
-        sheet = ScoreSheet(self._task, further)
 
-        def read(reply: Reply) -> Scores:
-            return sheet.read(reply.body_as(EvaluateReply), self.plan.images(reply.site, split))
+        def read(reply: Reply) -> EvaluateReply:
+            images = self.plan.images(reply.site, split)
+            return check_scores(reply.body_as(EvaluateReply), images, self.task, further)
 
-        numbers = summary(self._ask("evaluate", parts, asked, read), self._task)
+        numbers = summary(self._ask("evaluate", parts, asked, read), self.task)
         return [
             Row(self.job.method, self.job.seed, role, split, site, metric, value, n)
             for site, metric, value, n in numbers
         ]
-
-    @property
-    def _task(self) -> Task:
-        return self.method.context.task
 
     def _ask(
         self, kind: Kind, parts: Parts, body: Asked, read: Callable[[Reply], T]
@@ -160,18 +159,98 @@ class Examiner:
             if answer.site not in requests or answer.site in found:
                 raise self._failed(answer.site, f"answered in {kind} without being asked")
             try:
-                found[answer.site] = self._read(answer, requests[answer.site], read)
+                check_address(answer, requests[answer.site])
+                found[answer.site] = read(answer)
             except BadMessage as wrong:
                 raise self._failed(answer.site, f"is refused in {kind}: {wrong}") from None
         for site in requests.keys() - found.keys():
             raise self._failed(site, f"did not answer in {kind}")
         return {site: found[site] for site in requests}
 
-    @staticmethod
-    def _read(reply: Reply, request: Request, read: Callable[[Reply], T]) -> T:
-        if wrong := wrong_address(reply, request):
-            raise BadMessage(wrong)
-        return read(reply)
-
     def _failed(self, site: str, what: str) -> RoundFailed:
         return RoundFailed(f"{self.job.name}: site {shown(site)} {what}; {GO_ON}: it asks again")
+
+
+# --- what sites say of their scores -------------------------------------------------------------
+
+
+def check_scores(
+    said: EvaluateReply, images: int, task: Task, further: Sequence[str] = ()
+) -> EvaluateReply:
+    """What a site with so many images says of its scores, complete and in the task's order.
+
+    `further`: scores beside the task's own.
+    """
+    check_images(said.images, images)
+    if said.means is not None:
+        left_out = set(task.of_all_images) - set(said.means)  # a site may have one class only
+        expected = [name for name in (*task.metrics, *further) if name not in left_out]
+        _check_names("means", said.means, expected)
+        for name, value in said.means.items():
+            check_values(name, [value], 1, 1)
+        return said.model_copy(update={"means": {name: said.means[name] for name in expected}})
+    expected = [*column_names(task), *further]
+    _check_names("columns", said.columns, expected)
+    for name, values in said.columns.items():
+        check_values(name, values, images, _largest(name, task))
+    if not all(target.is_integer() for target in said.columns.get(TARGET, ())):
+        raise BadMessage(f"{TARGET}: a class that is no whole number")
+    return said.model_copy(update={"columns": {name: said.columns[name] for name in expected}})
+
+
+def _check_names(what: str, given: Collection[str], expected: list[str]) -> None:
+    if set(given) != set(expected):
+        raise BadMessage(f"{what} {shown(sorted(given))}, expected {expected}")
+
+
+def _largest(name: str, task: Task) -> int | None:
+    """Scores end at 1 and targets at the last class; other material is any number."""
+    if name == TARGET:
+        return task.outputs - 1
+    return None if name.startswith("_") else 1
+
+
+def column_names(task: Task) -> tuple[str, ...]:
+    """What the task says of an image: asked of a blank one."""
+    if task.targets == "masks":
+        pixel = torch.zeros(1, task.outputs, 1, 1)
+        return tuple(task.columns(pixel, pixel))
+    return tuple(task.columns(torch.zeros(1, task.outputs), torch.zeros(1)))
+
+
+def metrics_of(said: EvaluateReply, task: Task) -> dict[str, float]:
+    """The task's metrics, and the mean of every further column that is not material."""
+    if said.means is not None:
+        return said.means
+    columns = {name: np.array(values) for name, values in said.columns.items()}
+    further = [n for n in columns if n not in task.metrics and not n.startswith("_")]
+    return task.summarise(columns) | {n: float(columns[n].mean()) for n in further}
+
+
+def summary(said: dict[str, EvaluateReply], task: Task) -> list[tuple[str, str, float, int]]:
+    """(site, metric, value, images): every site, the plain mean of sites, and all images."""
+    values = {site: metrics_of(reply, task) for site, reply in said.items()}
+    total = sum(reply.images for reply in said.values())
+    numbers = [(s, m, v, said[s].images) for s, found in values.items() for m, v in found.items()]
+    pooled = _pooled(list(said.values()), list(values.values()), task)
+    for metric in dict.fromkeys([*pooled, *(m for found in values.values() for m in found)]):
+        having = [found[metric] for found in values.values() if metric in found]
+        numbers += [(CLIENT_AVERAGE, metric, float(np.mean(having)), total)] if having else []
+    return numbers + [(GLOBAL, m, v, total) for m, v in pooled.items()]
+
+
+def _pooled(
+    said: list[EvaluateReply], values: list[dict[str, float]], task: Task
+) -> dict[str, float]:
+    """Every metric over all images. Of means alone there is a mean, but no common AUC."""
+    sizes = [reply.images for reply in said]
+    if all(reply.means is None for reply in said):
+        below = {
+            name: [v for reply in said for v in reply.columns[name]] for name in said[0].columns
+        }
+        return metrics_of(EvaluateReply(images=sum(sizes), columns=below), task)
+    return {
+        name: float(np.average([found[name] for found in values], weights=sizes))
+        for name in values[0]
+        if name not in task.of_all_images and all(name in found for found in values)
+    }

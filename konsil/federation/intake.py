@@ -20,7 +20,7 @@ from konsil.federation.messages import (
 )
 from konsil.federation.storage import read_parts, write_parts
 from konsil.ingredients.context import Means, Upload
-from konsil.weights import Layout, Parts, WeightedMean, Weights
+from konsil.weights import Layout, Parts, WeightedMean
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,6 @@ class Holding:
 
     train: int
     val: int
-
-    @property
-    def largest_weight(self) -> int:
-        """Of a part in its mean: a site counts once, or by the images it learned from."""
-        return max(self.train, self.val)
 
 
 class Intake:
@@ -131,43 +126,42 @@ class Intake:
             raise BadMessage(f"not in the roster ({', '.join(sorted(self.roster))})")
         if reply.site in self.arrived:
             raise BadMessage("a second upload for this round")
-        if wrong := wrong_address(reply, self.request):
-            raise BadMessage(wrong)
-        names, expected = set(reply.parts), set(self.layouts)
-        if names != expected:
-            raise BadMessage(f"parts {shown(sorted(names))}, expected {sorted(expected)}")
-        holding = self.roster[reply.site]
+        check_address(reply, self.request)
+        check_parts(reply.parts, self.layouts, self.config.max_rms)
+        holding, said = self.roster[reply.site], reply.body_as(RoundReply)
         images = holding.val if self.request.body_as(RoundRequest).validation else 0
-        reply.body_as(RoundReply).check(images, names, holding.largest_weight)
-        for name, part in reply.parts.items():
-            if wrong := wrong_values(part, self.layouts[name], self.config.max_rms):
-                raise BadMessage(f"{name}: {wrong}")
-        upload = Upload(dict(reply.parts), dict(reply.body_as(RoundReply).weights))
+        # in a mean a site counts once, or by the images it learned from
+        said.check(images, self.layouts, max(holding.train, holding.val))
+        upload = Upload(dict(reply.parts), dict(said.weights))
         if self.wrong_upload and (wrong := self.wrong_upload(reply.site, upload)):
             raise BadMessage(wrong)
 
 
-def wrong_address(reply: Reply, request: Request) -> str:
-    """Why a reply is none to this request; empty if it is one."""
+def check_address(reply: Reply, request: Request) -> None:
+    """Refuse a reply that is none to this request."""
     if reply.kind != request.kind:
-        return f"it answers {shown(reply.kind)}; this is {request.kind}"
+        raise BadMessage(f"it answers {shown(reply.kind)}; this is {request.kind}")
     if (reply.job, reply.round) != (request.job, request.round):
-        return (
+        raise BadMessage(
             f"it is for {shown(reply.job)}, round {shown(reply.round)}; this is {request.job}, "
             f"round {request.round}"
         )
-    return "" if reply.plan == request.plan else f"plan {shown(reply.plan)}, not {request.plan}"
+    if reply.plan != request.plan:
+        raise BadMessage(f"plan {shown(reply.plan)}, not {request.plan}")
 
 
-def wrong_values(part: Weights, layout: Layout, max_rms: float) -> str:
-    """What is wrong with a part that a site sent; empty if nothing is."""
-    if part.layout.key != layout.key:
-        return _difference(part.layout, layout)
-    norm = float(part.flat.norm())
-    if not isfinite(norm):
-        return "values that are not finite"
-    rms = norm / sqrt(max(1, layout.size))
-    return f"root mean square {rms:.3g} is above {max_rms:.3g}" if rms > max_rms else ""
+def check_parts(parts: Parts, layouts: Mapping[str, Layout], max_rms: float) -> None:
+    """Refuse parts of other names or layouts, and values that cannot come of training."""
+    if set(parts) != set(layouts):
+        raise BadMessage(f"parts {shown(sorted(parts))}, expected {sorted(layouts)}")
+    for name, part in parts.items():
+        if part.layout.key != layouts[name].key:
+            raise BadMessage(f"{name}: {_difference(part.layout, layouts[name])}")
+        rms = float(part.flat.norm()) / sqrt(max(1, part.layout.size))
+        if not isfinite(rms):
+            raise BadMessage(f"{name}: values that are not finite")
+        if rms > max_rms:
+            raise BadMessage(f"{name}: root mean square {rms:.3g} is above {max_rms:.3g}")
 
 
 def _difference(got: Layout, expected: Layout) -> str:

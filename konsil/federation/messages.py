@@ -13,16 +13,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    JsonValue,
-    PositiveFloat,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveFloat, ValidationError
 
+from konsil.config import must
 from konsil.errors import StateError
 from konsil.federation.storage import pack, unpack
 from konsil.weights import Parts, Weights
@@ -31,7 +24,7 @@ Kind = Literal["round", "finish", "collect", "calibrate", "evaluate"]
 Checkpoint = Literal["best", "last"]
 Split = Literal["val", "test"]
 UNPRINTABLE = re.compile(r"[\x00-\x1f\ud800-\udfff]")  # names get into logs and onto screens
-MEASURE = re.compile(r"[\w. -]{1,100}")  # its name gets onto pictures
+MEASURE = re.compile(r"(?!images$)[\w. -]{1,100}")  # gets onto pictures, beside `images`
 LARGEST_MEASURE = 1e9  # far above any score or loss: means over sites stay finite
 LONGEST = 80  # characters of something that was sent, in an error's text
 ROUNDING = 1e-6  # by which an area under a curve may be above 1
@@ -61,20 +54,10 @@ def first_mistake(error: ValidationError) -> str:
 # --- bodies -------------------------------------------------------------------------------------
 
 
-def _printable(name: str) -> str:
-    if UNPRINTABLE.search(name):
-        raise ValueError("should be printable")
-    return name
-
-
-def _measure(name: str) -> str:
-    if not MEASURE.fullmatch(name) or name == "images":  # the number of images stands beside them
-        raise ValueError("should be the name of a measure")
-    return name
-
-
-Name = Annotated[str, AfterValidator(_printable)]
-MeasureName = Annotated[str, AfterValidator(_measure)]
+Name = Annotated[str, must(lambda name: not UNPRINTABLE.search(name), "should be printable")]
+MeasureName = Annotated[
+    str, must(lambda name: bool(MEASURE.fullmatch(name)), "should be the name of a measure")
+]
 Measure = Annotated[float, Field(ge=-LARGEST_MEASURE, le=LARGEST_MEASURE)]
 
 
@@ -254,16 +237,12 @@ class Message:
             envelope = Envelope.model_validate(header)
         except ValidationError as error:
             raise StateError(f"{cls.__name__.lower()}: {first_mistake(error)}") from None
-        body = cls._read(envelope)
-        return cls(**{**dict(envelope), "body": body}, parts=parts)
-
-    @classmethod
-    def _read(cls, envelope: Envelope) -> Body:
-        request, reply = BODIES[envelope.kind]
+        asked, answered = BODIES[envelope.kind]
         try:
-            return (request if issubclass(cls, Request) else reply).read(envelope.body)
+            body: Body = (asked if issubclass(cls, Request) else answered).read(envelope.body)
         except BadMessage as mistake:
-            return Unread(why=str(mistake))
+            body = Unread(why=str(mistake))
+        return cls(**{**dict(envelope), "body": body}, parts=parts)
 
     def body_as(self, kind: type[B]) -> B:
         """The body, which must be of this kind."""

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from konsil.data import Federation
 
 POOLED_SITE = "all-sites"
+# Of a plan's keys those that change no number: where things lie, how messages travel, promises.
+NOT_NUMBERS = (
+    *("data_folder", "experiment.engine", "experiment.name", "experiment.plugins"),
+    "experiment.server.means_only",
+    *(f"experiment.federation.{place}" for place in PLACES),
+)
 
 
 @dataclass(frozen=True)
@@ -74,20 +80,20 @@ class Plan:
 
     def check(self) -> None:
         """Refuse before round 1 what could only fail in round 40."""
-        for site in self.experiment.server.absences:
+        server = self.experiment.server
+        for site in server.absences:
             if site not in self.sites:
                 raise ConfigError(
                     f"server.absences.{site}: no such site; there are {', '.join(self.sites)}"
                 )
-        if (self.experiment.server.min_sites or 1) > len(self.sites):
+        if (server.min_sites or 1) > len(self.sites):
             raise ConfigError(
-                f"server.min_sites = {self.experiment.server.min_sites}: "
-                f"the federation has {len(self.sites)} sites"
+                f"server.min_sites = {server.min_sites}: the federation has {len(self.sites)} sites"
             )
         segments = targets_of(self.experiment.task) == "masks"
         for job in self.jobs[:: len(self.experiment.seeds)]:
             method = self.method(job)
-            if self.experiment.server.means_only and method.needs == "individual":
+            if server.means_only and method.needs == "individual":
                 raise ConfigError(
                     f"methods.{job.method}: at the server {method.name} needs each site's own "
                     "model, and server.means_only: true promises that means are enough; leave "
@@ -143,31 +149,16 @@ class Plan:
     @cached_property
     def hash(self) -> str:
         """Equal plans compute equal numbers."""
-        text = json.dumps(self._numbers(), sort_keys=True)
+        numbers = self._facts()
+        for key in NOT_NUMBERS:
+            block, (*above, last) = numbers, key.split(".")
+            for name in above:
+                block = block[name]
+            del block[last]
+        numbers["federation"] = numbers.pop("fingerprint")
+        del numbers["counts"]  # the fingerprint holds them
+        text = json.dumps(numbers, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-    def _numbers(self) -> dict[str, Any]:
-        """Everything that can change a number."""
-        experiment = self.resolved()
-        experiment.pop("engine")
-        experiment.pop("name")
-        experiment.pop("plugins")  # where they lie; what they hold is below
-        experiment["server"].pop("means_only")  # it refuses methods, and changes none
-        for place in PLACES:
-            experiment["federation"].pop(place)
-        return {
-            **self._plugins(),
-            "experiment": experiment,
-            "version": self.version,
-            "sites": list(self.sites),
-            "labels": list(self.labels),
-            "channels": self.channels,
-            "federation": self.fingerprint,
-        }
-
-    def _plugins(self) -> dict[str, Any]:
-        """Nothing without plugins, so that such a plan is the same as before there were any."""
-        return {"plugins": dict(self.plugins)} if self.plugins else {}
 
     def resolved(self) -> dict[str, Any]:
         """The experiment with every default written out."""
@@ -186,8 +177,10 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data: what a worker process needs, and what plan.yaml holds."""
-        return {
-            "hash": self.hash,
+        return {"hash": self.hash, **self._facts()}
+
+    def _facts(self) -> dict[str, Any]:
+        facts = {
             "version": self.version,
             "experiment": self.resolved(),
             "sites": list(self.sites),
@@ -196,8 +189,9 @@ class Plan:
             "counts": self.counts,
             "fingerprint": self.fingerprint,
             "data_folder": str(self.data_folder),
-            **self._plugins(),
         }
+        # without plugins a plan is the same as before there were any
+        return facts | ({"plugins": dict(self.plugins)} if self.plugins else {})
 
     @classmethod
     def from_json(cls, data: dict[str, Any], methods: bool = True) -> Plan:

@@ -14,13 +14,12 @@ from typing import Any
 import torch
 import yaml
 
-from konsil.config import PLACES
 from konsil.errors import RunError
 from konsil.evaluation.results import CLIENT_AVERAGE, Row, write_results
 from konsil.federation.compute import check_device, prepare_process
 from konsil.federation.engines import Engine, make_engine
 from konsil.federation.examiner import CHECKPOINTS, Checkpoint, Examiner
-from konsil.federation.plan import Job, Plan
+from konsil.federation.plan import NOT_NUMBERS, Job, Plan
 from konsil.federation.server import Record, Server
 from konsil.federation.state import StateFiles
 from konsil.files import remove_parts, take_lock, write_text
@@ -45,16 +44,18 @@ class Run:
         Without `write_splits` nobody here knows which image is where: the sites do.
         """
         check_device(self.plan.experiment.compute.device)
-        if (self.folder / "plan.yaml").exists():
+        path = self.folder / "plan.yaml"
+        found = list(self.folder.iterdir()) if self.folder.exists() else []
+        if path.exists():
             self._check_same_plan(resume)
-        elif write_splits is not None and self._is_something_else():
+        elif write_splits is not None and any(not p.name.startswith(".") for p in found):
             raise RunError(f"{self.folder}: not empty and not a run; choose another --out")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._lock = lock(self.folder)
         remove_parts(self.folder)
-        if not (self.folder / "plan.yaml").exists():
+        if not path.exists():
             facts = self.plan.to_json() | {"environment": environment()}
-            write_text(self.folder / "plan.yaml", yaml.safe_dump(facts, sort_keys=False))
+            write_text(path, yaml.safe_dump(facts, sort_keys=False))
         if write_splits is not None:
             write_splits(self.folder / "splits.csv")
 
@@ -62,9 +63,6 @@ class Run:
         """Let others work in the folder; a traceback may keep this run from being forgotten."""
         if self._lock is not None:
             self._lock.close()
-
-    def _is_something_else(self) -> bool:
-        return self.folder.exists() and any(not _hidden(p) for p in self.folder.iterdir())
 
     def _check_same_plan(self, resume: bool) -> None:
         if not resume:
@@ -100,7 +98,7 @@ class Run:
                     engine = start() if start else make_engine(self.plan, self.folder)
                 self._job(job, engine)
             self._notify("run_done")
-            return self.write_results()["best"]
+            return self.write_results()
         finally:
             if engine is not None:
                 engine.close()
@@ -120,7 +118,9 @@ class Run:
         write_text(self._result_path(job), json.dumps(result))
         self.write_results()
         self._forget_state(job)
-        score = client_averages(result["best"], server.method.context.task.main_metric)
+        average = "val", CLIENT_AVERAGE, server.method.context.task.main_metric
+        best: list[Row] = result["best"]
+        score = {r.role: r.value for r in best if (r.split, r.site, r.metric) == average}
         notify("job_done", seconds=time.monotonic() - began, score=score)
 
     def _examine(
@@ -152,17 +152,14 @@ class Run:
             if checkpoint == "last" or name in asked:
                 part.save(folder / f"{name}.safetensors")
 
-    def write_results(self) -> dict[Checkpoint, list[Row]]:
-        """The result files, from the jobs that are done."""
-        rows: dict[Checkpoint, list[Row]] = {c: [] for c in CHECKPOINTS}
-        for job in self.plan.jobs:
-            if self._result_path(job).exists():
-                result = json.loads(self._result_path(job).read_text(encoding="utf-8"))
-                for checkpoint in CHECKPOINTS:
-                    rows[checkpoint] += [Row(*row) for row in result[checkpoint]]
+    def write_results(self) -> list[Row]:
+        """The result files, from the jobs that are done; the rows of the best checkpoints."""
+        paths = [self._result_path(job) for job in self.plan.jobs]
+        done = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+        rows = {c: [Row(*row) for result in done for row in result[c]] for c in RESULT_FILES}
         for checkpoint, name in RESULT_FILES.items():
             write_results(self.folder / name, rows[checkpoint])
-        return rows
+        return rows["best"]
 
     def _result_path(self, job: Job) -> Path:
         return self.folder / job.name / "result.json"
@@ -187,19 +184,6 @@ def lock(folder: Path) -> FileIO:
     return taken
 
 
-def _hidden(path: Path) -> bool:
-    return path.name.startswith(".")
-
-
-def client_averages(rows: list[Row], metric: str) -> dict[str, float]:
-    """Role -> client average on validation images."""
-    return {
-        row.role: row.value
-        for row in (Row(*r) for r in rows)
-        if (row.split, row.site, row.metric) == ("val", CLIENT_AVERAGE, metric)
-    }
-
-
 def read_plan(folder: Path) -> dict[str, Any]:
     """What a run folder's plan.yaml says."""
     try:
@@ -220,20 +204,11 @@ def check_version(folder: Path, plan: dict[str, Any]) -> None:
         )
 
 
-METHODS = "experiment.methods"
-# What may differ between a plan and the plan it goes on with: it changes no number.
-MAY_DIFFER = {
-    *("hash", "environment", "data_folder", "experiment.engine", "experiment.name"),
-    *("experiment.plugins", "experiment.server.means_only"),
-    *(f"experiment.federation.{place}" for place in PLACES),
-}
-
-
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
-    """The keys in which two plans differ."""
-    if path in MAY_DIFFER or old == new:
+    """The keys in which two plans differ, of those that may not."""
+    if path in ("hash", "environment", *NOT_NUMBERS) or old == new:
         return []
-    if path == METHODS and [m["label"] for m in old] == [m["label"] for m in new]:
+    if path == "experiment.methods" and [m["label"] for m in old] == [m["label"] for m in new]:
         old, new = ({m["label"]: m for m in methods} for methods in (old, new))
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return [path]

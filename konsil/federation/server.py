@@ -79,12 +79,10 @@ class Server:
             for site in self.method.context.sites
         }
         self.path = run_folder / job.name / "server" / RECORD
-        self.record = self._start()
-
-    def _start(self) -> Record:
         if self.path.exists():
-            return Record.load(self.path, self.plan.hash)
-        return Record(shared=self.method.initial_parts())
+            self.record = Record.load(self.path, plan.hash)
+        else:
+            self.record = Record(shared=self.method.initial_parts())
 
     def train(self) -> Record:
         """Every round that is not done yet, then validation of the last means."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from math import isfinite
 from pathlib import Path
 
-from konsil.data import TrainingData, test_images, training_data
+from konsil.data import test_images, training_data
 from konsil.errors import StateError
 from konsil.evaluation import columns_of
 from konsil.evaluation.routing import gamma_sums, routed_columns
@@ -35,7 +35,6 @@ from konsil.ingredients.method import Method
 from konsil.ingredients.site import Networks, Site
 from konsil.randomness import global_stream
 from konsil.supermodel import SuperModel
-from konsil.tasks import Task
 from konsil.weights import Parts, Weights
 
 
@@ -52,15 +51,14 @@ class SiteWorker:
         self._job = ""
         self._method: Method
         self._networks: Networks
-        self.training_data = lru_cache(maxsize=None)(self._training_data)
+        self.training_data = cache(lambda s: training_data(plan.data_folder, plan.members(s)))
 
     def handle(self, request: Request) -> Reply:
         """Answer one request; asking again gives the same answer and trains nothing twice."""
+        refused = f"site {request.site}, round {request.round}: refused, the request is of"
         if request.plan != self.plan.hash:
-            raise StateError(
-                f"site {request.site}, round {request.round}: refused, the request is of plan "
-                f"{request.plan}, this site agreed to {self.plan.hash}"
-            )
+            agreed = f"this site agreed to {self.plan.hash}"
+            raise StateError(f"{refused} plan {request.plan}, {agreed}")
         answers: dict[str, Callable[[Request], Reply]] = {
             "round": self._round,
             "finish": self._round,
@@ -68,27 +66,23 @@ class SiteWorker:
             "calibrate": self._calibrate,
             "evaluate": self._evaluate,
         }
-        self._check_known(request, list(answers))
-        return answers[request.kind](request)
-
-    def _check_known(self, request: Request, kinds: list[str]) -> None:
-        """Before any folder is made: a job's name is a folder's, and only the plan gives names."""
+        # Before any folder is made: a job's name is a folder's, and only the plan gives names.
         jobs = [job.name for job in self.plan.jobs]
-        for what, asked, known in (("job", request.job, jobs), ("kind", request.kind, kinds)):
+        for what, asked, known in (("job", request.job, jobs), ("kind", request.kind, answers)):
             if asked not in known:
-                raise StateError(
-                    f"site {request.site}, round {request.round}: refused, the request is of "
-                    f"{what} {asked!r}, the plan has {', '.join(known)}"
-                )
+                raise StateError(f"{refused} {what} {asked!r}, the plan has {', '.join(known)}")
+        self._begin(request.job)
+        return answers[request.kind](request)
 
     def _round(self, request: Request) -> Reply:
         # A killed coordinator's worker may still be at work on this very round: wait for it
         # instead of racing it, and find the round done.
-        with locked(self._folder(request)):
-            return self._do_once(request)
+        states = self._states(request)
+        with locked(states.folder):
+            return self._do_once(request, states)
 
-    def _do_once(self, request: Request) -> Reply:
-        asked, states = request.body_as(RoundRequest), self._states(request)
+    def _do_once(self, request: Request, states: StateFiles) -> Reply:
+        asked = request.body_as(RoundRequest)
         state = states.now()
         if state.round == request.round:
             return _reply(request, state.reply, state.upload)
@@ -100,10 +94,10 @@ class SiteWorker:
             )
         state = states.after(asked.after, state)
         site = self._site(request, state)
-        method, shared = self._method, shared_of(request)
+        method, shared = self._method, Shared(request.parts, asked.notes)
         with global_stream(method.context.seed, request.site, request.round, "local"):
             method.receive(site, shared)
-            measures = self._validate(site, request, state) if asked.validation else {}
+            measures = self._validate(site, shared, state, request.kind) if asked.validation else {}
             upload = Upload()
             if request.kind == "round":
                 upload = method.local(site, shared)
@@ -114,40 +108,33 @@ class SiteWorker:
         state.reply = RoundReply.read(said)  # a score that is not finite is found here
         state.upload, state.round = upload.parts, request.round
         if request.kind == "finish":
-            self._hand_out(request, state)
+            _hand_out(state, states.folder)
         states.save(state, self.plan.experiment.engine.durable)
         return _reply(request, state.reply, state.upload)
 
-    def _validate(self, site: Site, request: Request, state: SiteState) -> dict[str, float]:
+    def _validate(
+        self, site: Site, shared: Shared, state: SiteState, kind: str
+    ) -> dict[str, float]:
         """Means over the validation images of what the site received, and its private best."""
-        method, shared = self._method, shared_of(request)
+        method = self._method
         measures: dict[str, float] = {}
         for role, received in method.answers(site, shared).items():
             weights = site.localised(role, received)  # as the site runs them, and hands them out
             measures[role] = site.score(weights)
             if role in method.private_roles:
-                if request.kind == "finish":
+                if kind == "finish":
                     state.last[role] = weights
-                if not method.eligible(request.round):
-                    continue
-                scores = state.scores.setdefault(role, [])
-                scores.append(measures[role])
-                training = method.context.training
-                state.best[role] = kept(training, state.best.get(role), weights, scores)
+                if method.eligible(site.round):
+                    scores = state.scores.setdefault(role, [])
+                    scores.append(measures[role])
+                    best, training = state.best.get(role), method.context.training
+                    state.best[role] = kept(training, best, weights, scores)
         return measures | method.measures(site, shared)
-
-    def _hand_out(self, request: Request, state: SiteState) -> None:
-        """The site's own models as files in its own folder, for the site to use."""
-        for checkpoint, models in (("best", state.best), ("last", state.last)):
-            folder = self._folder(request) / checkpoint
-            for role, weights in models.items():
-                folder.mkdir(parents=True, exist_ok=True)
-                weights.save(folder / f"{role}.safetensors")
 
     def _collect(self, request: Request) -> Reply:
         """The site's specialist, to be put into the super model."""
-        checkpoint = request.body_as(CollectRequest).checkpoint
-        specialist = self._private(request, "personal", checkpoint)
+        asked = request.body_as(CollectRequest)
+        specialist = self._private(request, "personal", asked.checkpoint)
         return _reply(request, CollectReply(), {"personal": specialist})
 
     def _calibrate(self, request: Request) -> Reply:
@@ -155,12 +142,12 @@ class SiteWorker:
         asked = request.body_as(CalibrateRequest)
         model = SuperModel.from_parts(asked.model, request.parts, self.compute.device)
         val = self.training_data(request.site).val
-        sums = gamma_sums(model, val, self._task(request), asked.gammas)
+        sums = gamma_sums(model, val, self._method.context.task, asked.gammas)
         return _reply(request, CalibrateReply.read({"images": len(val), "sums": sums}))
 
     def _evaluate(self, request: Request) -> Reply:
         """Per-image values of one role on one split, without names of images."""
-        asked, task = request.body_as(EvaluateRequest), self._task(request)
+        asked, task = request.body_as(EvaluateRequest), self._method.context.task
         if asked.split == "test":
             images = test_images(self.plan.data_folder, request.site)
         else:
@@ -188,34 +175,26 @@ class SiteWorker:
         return models[role]
 
     def _site(self, request: Request, state: SiteState) -> Site:
-        self._begin_job(request)
         data = self.training_data(request.site)
         return Site(request.site, request.round, self._networks, data, state, request.parts)
 
-    def _task(self, request: Request) -> Task:
-        self._begin_job(request)
-        return self._method.context.task
-
-    def _begin_job(self, request: Request) -> None:
+    def _begin(self, job: str) -> None:
         """The method and the networks of this job; those of the job before make room for them."""
-        if request.job != self._job:
-            self._method = self.plan.method(self.plan.job(request.job))
+        if job != self._job:
+            self._method = self.plan.method(self.plan.job(job))
             self._networks = Networks(self._method.context, self._method.networks(), self.compute)
-            self._job = request.job
-
-    def _training_data(self, site: str) -> TrainingData:
-        return training_data(self.plan.data_folder, self.plan.members(site))
-
-    def _folder(self, request: Request) -> Path:
-        return site_folder(self.run_folder / request.job, request.site)
+            self._job = job
 
     def _states(self, request: Request) -> StateFiles:
-        return StateFiles(self._folder(request), self.plan.hash)
+        return StateFiles(site_folder(self.run_folder / request.job, request.site), self.plan.hash)
 
 
-def shared_of(request: Request) -> Shared:
-    """What a round's request brings of what all sites share."""
-    return Shared(request.parts, request.body_as(RoundRequest).notes)
+def _hand_out(state: SiteState, folder: Path) -> None:
+    """The site's own models as files in its own folder, for the site to use."""
+    for checkpoint, models in (("best", state.best), ("last", state.last)):
+        for role, weights in models.items():
+            (folder / checkpoint).mkdir(parents=True, exist_ok=True)
+            weights.save(folder / checkpoint / f"{role}.safetensors")
 
 
 def check_finite(site: Site, upload: Upload) -> None:

@@ -44,8 +44,7 @@ class SiteState:
         if header.pop("plan") != plan:
             raise StateError(f"{path}: this site's state belongs to another plan; move it away")
         for section in cls.SECTIONS:
-            names = header[section]
-            header[section] = {name: parts[stored] for name, stored in names.items()}
+            header[section] = {name: parts[stored] for name, stored in header[section].items()}
         header["reply"] = RoundReply.read(header["reply"])
         return cls(**header)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import torch
 
 from konsil.errors import StateError
@@ -49,9 +50,12 @@ def unpack(
         tensors = json.loads(bytes(view[LENGTH.size : end]))
         metadata = tensors.pop(METADATA)
         layouts = {n: _layout(known) for n, known in json.loads(metadata["layouts"]).items()}
-        if tensors != _listing(layouts) or len(data) - end != _bytes_in(layouts):
+        sizes = [layout.size for layout in layouts.values()]
+        if tensors != _listing(layouts) or len(data) - end != 4 * sum(sizes):
             raise ValueError("the layouts do not fit the tensors")
-        return json.loads(metadata["konsil"]), _weights(layouts, data, end)
+        flats = torch.from_numpy(np.frombuffer(data, np.float32, offset=end)).split(sizes)
+        parts = {n: Weights(w, flat) for (n, w), flat in zip(layouts.items(), flats, strict=True)}
+        return json.loads(metadata["konsil"]), parts
     except Exception as error:  # whatever somebody made of it: nested too deep, numbers too large
         raise StateError(f"{source}: damaged header ({error})") from None
 
@@ -91,7 +95,7 @@ def _pieces(header: Header, parts: Parts) -> Iterator[bytes | memoryview]:
     text = json.dumps({METADATA: metadata, **_listing(layouts)}).encode()
     # padding keeps the buffers aligned to 64 bytes, so that they can be used where they lie
     text += b" " * (-(LENGTH.size + len(text)) % 64)
-    buffers = [_bytes_of(weights) for weights in parts.values()]
+    buffers = [w.flat.contiguous().numpy().data.cast("B") for w in parts.values()]
     length, (before, after) = LENGTH.pack(len(text)), (text[: len(BEGINNING)], text[CHECKED - 8 :])
     yield length + before + _checksum(length, after, *buffers) + after
     yield from buffers
@@ -114,28 +118,6 @@ def _listing(layouts: Mapping[str, Layout]) -> dict[str, Any]:
         listing[name] = {"dtype": "F32", "shape": [layout.size], "data_offsets": span}
         begin = span[1]
     return listing
-
-
-def _bytes_in(layouts: Mapping[str, Layout]) -> int:
-    return 4 * sum(layout.size for layout in layouts.values())
-
-
-def _bytes_of(weights: Weights) -> memoryview:
-    return memoryview(weights.flat.contiguous().numpy().view("uint8"))  # type: ignore[arg-type]
-
-
-def _weights(layouts: Mapping[str, Layout], data: bytearray, offset: int) -> dict[str, Weights]:
-    parts = {}
-    for name, layout in layouts.items():
-        size = layout.size
-        flat = (
-            torch.frombuffer(data, dtype=torch.float32, count=size, offset=offset)
-            if size
-            else torch.zeros(0)
-        )
-        parts[name] = Weights(layout, flat)
-        offset += 4 * size
-    return parts
 
 
 def _layout(listing: Any) -> Layout:

@@ -64,8 +64,7 @@ def fine_tune(
     learner = site.learner(network, weights)
     trained = {e.name for e in learner.trained_layout.entries}
     for epoch in range(1, epochs + 1):
-        for x, y in site.batches(f"fine-tuning {epoch}", epochs=1):
-            learner.step(site.task.loss(learner(x), y))
+        site.train(learner, f"fine-tuning {epoch}", epochs=1)
         tuned = weights.replaced(learner.weights().only(trained))
         if not early_stopping:
             best = tuned

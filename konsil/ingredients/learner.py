@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from konsil.config import TrainingConfig
-from konsil.weights import BoundNetwork, Layout, Weights
+from konsil.weights import BoundNetwork, Group, Kind, Layout, Weights
 
+Item = tuple[str, tuple[int, ...], Kind, Group]  # of a layout
 OptimizerPolicy = Literal["persist", "reset", "average"]
 
 
@@ -32,12 +33,18 @@ class Learner:
         self.bound = bound
         self.full_lr = self.lr = lr or training.lr
         self.clip = training.clip
-        self.trained_layout = bound.layout if only is None else bound.layout.only(only)
-        if only is not None:
-            _freeze_all_but(bound, only)
-        parameters = _parameters(bound, only)
-        self.optimizer = _optimizer(parameters, training, self.lr) if parameters else None
+        self.device = bound.flat.device
+        # views: what changes in them changes the network
+        self.parameters = bound.trainable  # the trainable values
+        self.grad = bound.grad  # the accumulated gradient: for terms that need no backward pass
+        names = {e.name for e in bound.layout.entries} if only is None else set(only)
+        for name, parameter in bound.net.named_parameters():
+            if name not in names:  # a backward pass through it would change nothing
+                parameter.requires_grad_(False)
+        self.trained_layout = bound.layout.only(names)
         self.moments_layout = moments_layout(self.trained_layout, training.optimizer)
+        self._moved = _flat_parameters(bound, names)
+        self.optimizer = _optimizer(self._moved, training, self.lr) if self._moved else None
 
     def load(self, weights: Weights, moments: Weights | None = None, rate: float = 1.0) -> Learner:
         """Take these weights, and these optimiser moments or fresh ones.
@@ -74,24 +81,9 @@ class Learner:
         """One optimiser step along the gradient that is there."""
         if self.optimizer is not None:
             if self.clip is not None:
-                nn.utils.clip_grad_norm_(self._parameters, self.clip)
+                nn.utils.clip_grad_norm_(self._moved, self.clip)
             self.optimizer.step()
         self.bound.grad.zero_()
-
-    @property
-    def parameters(self) -> Tensor:
-        """The trainable values, on the device: what changes in this view changes the network."""
-        return self.bound.trainable
-
-    @property
-    def grad(self) -> Tensor:
-        """The accumulated gradient itself, on the device: for terms that need no backward pass."""
-        return self.bound.grad
-
-    @property
-    def device(self) -> torch.device:
-        """Where it computes."""
-        return self.bound.flat.device
 
     @contextmanager
     def at(self, values: Tensor) -> Iterator[None]:
@@ -126,20 +118,13 @@ class Learner:
     def moments(self) -> Weights:
         """A copy of the optimiser's state: its moments, and the step as a counter."""
         result = Weights.zeros(self.moments_layout)
+        states = [self.optimizer.state.get(p, {}) for p in self._moved] if self.optimizer else []
         for entry in result.layout.entries:
-            pieces = [state[entry.name] for state in self._states() if entry.name in state]
-            if pieces and entry.kind == "counter":
-                result.flat[entry.span] = pieces[0].reshape(-1).cpu()  # they step together
-            elif pieces:
-                result.flat[entry.span] = torch.cat([p.reshape(-1) for p in pieces]).cpu()
+            pieces = [state[entry.name].reshape(-1) for state in states if entry.name in state]
+            if pieces:  # which step together
+                joined = pieces[0] if entry.kind == "counter" else torch.cat(pieces)
+                result.flat[entry.span] = joined.cpu()
         return result
-
-    @property
-    def _parameters(self) -> list[Tensor]:
-        return self.optimizer.param_groups[0]["params"] if self.optimizer else []
-
-    def _states(self) -> list[dict[str, Tensor]]:
-        return [self.optimizer.state.get(p, {}) for p in self._parameters if self.optimizer]
 
     def _load_moments(self, moments: Weights | None) -> None:
         if self.optimizer is None:
@@ -147,41 +132,29 @@ class Learner:
         self.optimizer.state.clear()
         if moments is None or not moments.layout.entries:
             return
-        device = self.bound.flat.device
         fused = self.optimizer.defaults.get("fused")
         start = 0
-        for parameter in self._parameters:
+        for parameter in self._moved:
             mine = slice(start, start + len(parameter))
             start = mine.stop
             self.optimizer.state[parameter] = {
                 # torch wants the step on the device for fused Adam, and on the CPU otherwise
                 e.name: (moments[e.name] if e.kind == "counter" else moments[e.name][mine])
                 .clone()
-                .to(device if fused or e.name != "step" else "cpu")
+                .to(self.device if fused or e.name != "step" else "cpu")
                 for e in moments.layout.entries
             }
 
 
-def _parameters(bound: BoundNetwork, only: Collection[str] | None) -> list[Tensor]:
+def _flat_parameters(bound: BoundNetwork, names: Collection[str]) -> list[Tensor]:
     """What the optimiser moves, with the gradient where backward passes put it."""
-    whole = (slice(0, bound.layout.trainable),)
-    spans = whole if only is None else _trainable_spans(bound.layout, only)
+    trainable = {e.name for e in bound.layout.entries if e.kind == "trainable"}
     parameters = []
-    for span in spans:
+    for span in bound.layout.spans(trainable.intersection(names)):
         parameter = bound.trainable[span]
         parameter.grad = bound.grad[span]
         parameters.append(parameter)
     return parameters
-
-
-def _trainable_spans(layout: Layout, only: Collection[str]) -> tuple[slice, ...]:
-    return layout.spans({e.name for e in layout.entries if e.kind == "trainable"} & set(only))
-
-
-def _freeze_all_but(bound: BoundNetwork, only: Collection[str]) -> None:
-    """No backward pass through what is not trained: it would cost time and change nothing."""
-    for name, parameter in bound.net.named_parameters():
-        parameter.requires_grad_(name in only)
 
 
 def _optimizer(
@@ -201,11 +174,10 @@ def _optimizer(
 def moments_layout(layout: Layout, optimizer: str) -> Layout:
     """How an optimiser's state is laid out for a network: moments averaged, steps the maximum."""
     names = ("momentum_buffer",) if optimizer == "sgd" else ("exp_avg", "exp_avg_sq")
-    size = (layout.trainable,)
-    items = [(name, size, "trainable", "body") for name in names]
+    items: list[Item] = [(name, (layout.trainable,), "trainable", "body") for name in names]
     if optimizer != "sgd":
-        items.append(("step", (), "counter", "body"))  # type: ignore[arg-type]
-    return Layout.build(items)  # type: ignore[arg-type]
+        items.append(("step", (), "counter", "body"))
+    return Layout.build(items)
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ Nothing here or in `methods/` knows how messages travel.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import ValidationError
@@ -35,7 +35,7 @@ from konsil.ingredients.context import (
     Upload,
     moments_of,
 )
-from konsil.ingredients.piece import Averaged, Piece, merged, train
+from konsil.ingredients.piece import Averaged, Piece, merged, together, train
 from konsil.ingredients.server_optimizer import ServerOptimizer
 from konsil.ingredients.site import Site
 from konsil.registry import Registry
@@ -110,7 +110,7 @@ class Method:
 
     def networks(self) -> dict[str, TrainedNetwork]:
         """The networks that a site trains side by side, by the name `site.learner` takes."""
-        return {n: net for piece in self.composition for n, net in piece.networks().items()}
+        return together(piece.networks() for piece in self.composition)
 
     def work(self) -> float:
         """Local work by definition, in units of FedAvg's: forward and backward once a batch.
@@ -123,16 +123,15 @@ class Method:
 
     def start(self) -> dict[str, Weights]:
         """The shared parts before round 1."""
-        return {name: part for piece in self.composition for name, part in piece.start().items()}
+        return together(piece.start() for piece in self.composition)
 
     def initial_parts(self) -> Shared:
         """`start`, and zero moments for each optimiser whose state is averaged."""
         parts = self.start()
         for name, trained in self.networks().items():
             if trained.optimizer == "average":
-                parts[moments_of(name)] = Weights.zeros(
-                    trained.moments_layout(self.context.training)
-                )
+                layout = trained.moments_layout(self.context.training)
+                parts[moments_of(name)] = Weights.zeros(layout)
         return Shared(parts)
 
     def sent(self, site: str, shared: Shared) -> Shared:
@@ -175,23 +174,15 @@ class Method:
 
     def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
         """The weights that answer for this site, by role."""
-        return answers_of(self.composition, site, shared)
+        return together(piece.answers(site, shared) for piece in self.composition)
 
     def measures(self, site: Site, shared: Shared) -> dict[str, float]:
         """Further validation measures of this site (means over its validation images)."""
-        found = (piece.measures(site, shared) for piece in self.composition)
-        return {name: value for measures in found for name, value in measures.items()}
+        return together(piece.measures(site, shared) for piece in self.composition)
 
     def eligible(self, round: int) -> bool:
         """Whether what is validated in this round may become the best checkpoint."""
         return True
-
-
-def answers_of(pieces: Sequence[Piece], site: Site, shared: Shared) -> dict[str, Weights]:
-    """What these pieces answer, by role; of two with one role, the later."""
-    return {
-        role: weights for piece in pieces for role, weights in piece.answers(site, shared).items()
-    }
 
 
 def _check(name: str, cls: type[Method]) -> None:
@@ -224,37 +215,35 @@ def method_class(config: MethodConfig) -> type[Method]:
 
 def method_settings(config: MethodConfig) -> MethodSettings:
     """The checked settings of a method."""
-    cls = method_class(config).Settings
-    try:
-        return cls.model_validate(config.settings)
-    except ValidationError as error:
-        raise ConfigError(explain(error, f"methods.{config.title}", cls)) from None
+    return _checked(method_class(config), config.settings, f"methods.{config.title}")
 
 
 def make_method(config: MethodConfig, context: Context) -> Method:
     """A method with its settings checked, for one federation."""
-    settings = method_settings(config)
-    try:
-        return method_class(config)(settings, context)
-    except ConfigError as error:  # which begins with the setting's name
-        raise ConfigError(f"methods.{config.title}.{error}") from None
+    return _made(method_class(config), config.settings, context, f"methods.{config.title}")
 
 
 def borrowed(given: dict[str, Any], hook: str, context: Context, where: str) -> Method:
     """The method of a block {name: ..., its settings ...}, for what its `hook` gives to others."""
-    lenders = [n for n, cls in METHODS.all().items() if hook in _overridden(cls)]
+    usual = getattr(Method, hook)
+    lenders = {n: cls for n, cls in METHODS.all().items() if getattr(cls, hook) != usual}
     name = str(given.get("name"))
     if name not in lenders:
         raise ConfigError(f"{where} = {given}: give name, one of {', '.join(lenders)}")
-    cls = METHODS.all()[name]
     settings = {key: value for key, value in given.items() if key != "name"}
+    return _made(lenders[name], settings, context, where)
+
+
+def _made(cls: type[Method], given: dict[str, Any], context: Context, where: str) -> Method:
+    settings = _checked(cls, given, where)
     try:
-        return cls(cls.Settings.model_validate(settings), context)
-    except ValidationError as error:
-        raise ConfigError(explain(error, where, cls.Settings)) from None
-    except ConfigError as error:
+        return cls(settings, context)
+    except ConfigError as error:  # which begins with the setting's name
         raise ConfigError(f"{where}.{error}") from None
 
 
-def _overridden(cls: type[Method]) -> set[str]:
-    return {name for name in ("personal", "server") if getattr(cls, name) != getattr(Method, name)}
+def _checked(cls: type[Method], given: dict[str, Any], where: str) -> MethodSettings:
+    try:
+        return cls.Settings.model_validate(given)
+    except ValidationError as error:
+        raise ConfigError(explain(error, where, cls.Settings)) from None

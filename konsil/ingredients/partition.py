@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from konsil.errors import ConfigError
-from konsil.ingredients.context import Context, MethodSettings
-from konsil.ingredients.piece import Names
+from konsil.ingredients.context import MethodSettings
+from konsil.ingredients.piece import Averaged, Names, Partition
 from konsil.weights import Layout
 
 
@@ -24,16 +24,21 @@ def norm_statistics(layout: Layout) -> Names:
     return frozenset(e.name for e in layout.entries if e.group == "norm" and e.kind != "trainable")
 
 
-def nothing_of_norm_layers(own: Names, context: Context) -> list[str]:
-    """A warning where norm layers keep nothing of the kind: the method is FedAvg then."""
-    if own:
-        return []
-    network = context.network
-    norm = f" with {network.norm} norm" if network.norm else ""
-    return [
-        f"the norm layers of {network.name}{norm} have nothing that could stay at a site, so "
-        "this is FedAvg; set network.norm: batch"
-    ]
+class AveragedButNorms(Averaged):
+    """FedAvg's model whose norm layers, or what `stays` names of them, are the site's own."""
+
+    def __init__(self, stays: Partition) -> None:
+        super().__init__("global", stays=stays)
+
+    def warnings(self) -> list[str]:
+        """Where norm layers keep nothing of the kind, the method is FedAvg."""
+        network = self.context.network
+        norm = f" with {network.norm} norm" if network.norm else ""
+        warning = (
+            f"the norm layers of {network.name}{norm} have nothing that could stay at a site, so "
+            "this is FedAvg; set network.norm: batch"
+        )
+        return [] if self.own else [warning]
 
 
 class HeadSettings(MethodSettings):

@@ -6,8 +6,9 @@ begins, sees every batch in the order of the list, and ends; no piece calls anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from konsil.weights import Layout, Weights
 
 Names = frozenset[str]
 Partition = Callable[[Layout], Names]  # which entries of a network
+V = TypeVar("V")
 Step = Callable[[Learner, Tensor, Tensor], None]  # a learner, its loss, where it began the round
 
 
@@ -174,13 +176,9 @@ class Averaged(Piece):
         joined = self.initial.replaced(site.private[self.kept]).replaced(shared[self.part])
         return site.localised(self.part, joined)
 
-    def to_train(self, site: Site, shared: Shared) -> Weights:
-        """What the batches of a round begin with."""
-        return self.model(site, shared)
-
     def begin(self, site: Site, shared: Shared) -> None:
         self.site = site
-        self.w = site.learner(self.part, self.to_train(site, shared))
+        self.w = site.learner(self.part, self.model(site, shared))
         self.began = self.w.parameters.clone()
 
     def on_batch(self, x: Tensor, y: Tensor) -> None:
@@ -268,3 +266,8 @@ def merged(pieces: Sequence[Piece], shared: Shared, means: Means) -> Shared:
     for piece in pieces:
         piece.merge(shared, means, new)
     return new
+
+
+def together(found: Iterable[Mapping[str, V]]) -> dict[str, V]:
+    """What several pieces say, by name; of two with one name, the later."""
+    return {name: value for said in found for name, value in said.items()}

@@ -19,10 +19,8 @@ def rate_factor(training: TrainingConfig, round: int, first: int, last: int) -> 
     done = round - first
     if done < warm:
         return (done + 1) / (warm + 1)
-    progress = (done - warm) / (
-        last - first + 1 - warm
-    )  # 0 in its first round, below 1 in the last
-    return _fallen(training, progress)
+    # 0 in the first round after the warm-up, below 1 in the last
+    return _fallen(training, (done - warm) / (last - first + 1 - warm))
 
 
 def _fallen(training: TrainingConfig, progress: float) -> float:

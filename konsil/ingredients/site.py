@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
 from math import ceil
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from konsil.config import ComputeConfig
 from konsil.data import Images, TrainingData, augmented
@@ -18,7 +17,6 @@ from konsil.ingredients.context import Context, TrainedNetwork, Upload, moments_
 from konsil.ingredients.learner import Learner, recompute_statistics
 from konsil.networks import Network, build_network
 from konsil.randomness import generator
-from konsil.tasks import Task
 from konsil.weights import BoundNetwork, Parts, Weights
 
 Batches = Iterator[tuple[Tensor, Tensor]]
@@ -36,11 +34,15 @@ class Networks:
         self._learners: dict[str, Learner] = {}
         self._frozen: dict[str, BoundNetwork] = {}
 
+    def build(self, name: str) -> nn.Module:
+        """The network that is trained under this name; under any other, one of the task."""
+        trained = self.trained.get(name)
+        return build_network(trained.spec if trained else self.context.network)
+
     def learner(self, name: str) -> Learner:
         """The learner of that name, made when it is first needed."""
         if name not in self._learners:
-            trained = self.trained[name]
-            bound = BoundNetwork(build_network(trained.spec), self.device)
+            bound, trained = BoundNetwork(self.build(name), self.device), self.trained[name]
             training = self.context.training
             self._learners[name] = Learner(bound, training, trained.lr, trained.only)
         return self._learners[name]
@@ -48,13 +50,13 @@ class Networks:
     def frozen(self, slot: str) -> BoundNetwork:
         """A further network of the task that is asked and never trained, one a slot."""
         if slot not in self._frozen:
-            self._frozen[slot] = BoundNetwork(build_network(self.context.network), self.device)
+            self._frozen[slot] = BoundNetwork(self.build(slot), self.device)
         return self._frozen[slot]
 
-    @cached_property
+    @property
     def evaluator(self) -> BoundNetwork:
         """The network that answers in validation and evaluation, apart from what is trained."""
-        return BoundNetwork(build_network(self.context.network), self.device)
+        return self.frozen("evaluator")
 
 
 class Memory(Protocol):
@@ -78,42 +80,19 @@ class Site:
     ) -> None:
         self.name = name
         self.round = round  # 1, 2, ...
-        self.private = memory.private
-        self.notes = memory.notes
+        self.context = networks.context
+        self.task = networks.context.task
+        self.training, self.validation = data.train, data.val  # its images
+        self.images = len(data.train)  # n_k
+        self.private, self.notes = memory.private, memory.notes
         self._networks = networks
-        self._data = data
         self._shared = shared
         self._used: dict[str, Learner] = {}
-
-    @property
-    def context(self) -> Context:
-        """What the method knows of the experiment."""
-        return self._networks.context
-
-    @property
-    def task(self) -> Task:
-        """What is learned."""
-        return self.context.task
-
-    @property
-    def images(self) -> int:
-        """n_k: the number of training images."""
-        return len(self._data.train)
 
     @property
     def weight(self) -> float:
         """What this site's model counts in the mean of models: n_k, or 1 (`server.weights`)."""
         return 1 if self.context.equal else self.images
-
-    @property
-    def training(self) -> Images:
-        """The training images, for `indexed_batches`."""
-        return self._data.train
-
-    @property
-    def validation(self) -> Images:
-        """The validation images, for `indexed_batches`."""
-        return self._data.val
 
     @property
     def index(self) -> int:
@@ -134,9 +113,9 @@ class Site:
         """The learner of that name that this round has begun with."""
         return self._used[network]
 
-    def train(self, learner: Learner) -> Learner:
-        """The plain local work: every batch of the round, one step each."""
-        for x, y in self.batches():
+    def train(self, learner: Learner, purpose: str = "", epochs: int | None = None) -> Learner:
+        """The plain local work: every batch of the round, one step each (see `batches`)."""
+        for x, y in self.batches(purpose, epochs):
             learner.step(self.task.loss(learner(x), y))
         return learner
 
@@ -146,7 +125,7 @@ class Site:
         A method that by definition looks at further batches (a second phase, an inner step,
         fine-tuning) names their purpose, and gets the images in an order of its own.
         """
-        for _, x, y in self.indexed_batches(self._data.train, purpose, epochs):
+        for _, x, y in self.indexed_batches(self.training, purpose, epochs):
             yield x, y
 
     def epochs(self, number: int) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -170,7 +149,7 @@ class Site:
 
     def columns(self, weights: Weights) -> dict[str, np.ndarray]:
         """Per-image validation values of these weights."""
-        return columns_of(self._networks.evaluator, weights, self._data.val, self.task)
+        return columns_of(self._networks.evaluator, weights, self.validation, self.task)
 
     def score(self, weights: Weights) -> float:
         """The main metric of these weights on the site's validation split."""
@@ -179,8 +158,8 @@ class Site:
     @torch.no_grad()
     def validation_losses(self, weights: Weights) -> Tensor:
         """The loss of these weights on each of the site's validation images, float64."""
-        net = self._loaded(self._networks.evaluator, weights)
-        losses = [self.task.losses(net(x), y) for x, y in self.validation_batches()]
+        net = self.frozen("evaluator", weights)
+        losses = [self.task.losses(net(x), y) for x, y in self.in_order(self.validation)]
         return torch.cat(losses).cpu().double()
 
     def validation_loss(self, weights: Weights) -> float:
@@ -190,7 +169,7 @@ class Site:
     @property
     def validation_images(self) -> int:
         """The number of validation images."""
-        return len(self._data.val)
+        return len(self.validation)
 
     def eval_network(self, network: str, weights: Weights) -> Network:
         """The network of that name with these weights, in evaluation mode, not to be trained."""
@@ -205,13 +184,9 @@ class Site:
         bound.load(weights)
         return bound.net.eval()  # type: ignore[return-value]  # here they all are
 
-    def validation_batches(self) -> Batches:
-        """The validation images, in order."""
-        return batches(self._data.val, self._networks.device)
-
-    def training_images(self) -> Batches:
-        """The training images, in order."""
-        return batches(self._data.train, self._networks.device)
+    def in_order(self, images: Images) -> Batches:
+        """The images of one of the site's splits as they are, one after the other."""
+        return batches(images, self._networks.device)
 
     def recalibrated(self, weights: Weights) -> Weights:
         """These weights with norm statistics recomputed on the site's training images."""
@@ -219,7 +194,7 @@ class Site:
             return weights
         evaluator = self._networks.evaluator
         evaluator.load(weights)
-        recompute_statistics(evaluator, self.training_images())
+        recompute_statistics(evaluator, self.in_order(self.training))
         return evaluator.weights()
 
     def finish_learners(self, upload: Upload) -> None:

@@ -13,16 +13,25 @@ can be found instead of given (`lambda: auto-linesearch`, `lambda: auto-shrinkag
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, log2
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import torch
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from konsil.errors import ConfigError
-from konsil.ingredients.context import Context, Means, Shared, TrainedNetwork, Upload
+from konsil.ingredients.context import (
+    Context,
+    Means,
+    MethodSettings,
+    Shared,
+    TrainedNetwork,
+    Upload,
+)
 from konsil.ingredients.learner import OptimizerPolicy
 from konsil.ingredients.piece import Personal, Piece
 from konsil.ingredients.server_optimizer import ServerOptimizer, trainable_part
@@ -41,13 +50,24 @@ IN_THE_MEAN = "softpull.answered"  # a note for every site: whose specialists th
 VELOCITY = "personal.velocity"  # how far the mean went in the last round; from the server alone
 
 
-def checked_lambda(given: Any) -> Any:
-    """What may be a lambda, in one sentence instead of one for every type that it is not."""
-    numbers = given.values() if isinstance(given, dict) else [given]
-    if given in get_args(Automatic) or all(isinstance(n, int | float) for n in numbers):
-        return given
-    names = ", ".join(get_args(Automatic))
-    raise ValueError(f"must be a number, {names}, or a number for each site")
+class SoftPullSettings(MethodSettings):
+    """lambda = 1/K with equal sites is the plain average, lambda = 1 is local training."""
+
+    # one number for all sites, {site: number}, or found by each site: auto (= auto-linesearch),
+    # auto-shrinkage
+    lambda_: Lambda = Field(0.7, alias="lambda")
+    lambda_guard: Literal["cross-fit", "none"] = "cross-fit"  # of auto-linesearch
+    allow_extrapolation: bool = False  # lambda outside [1/K, 1], as one row of Table 7 has it
+
+    @field_validator("lambda_", mode="before")
+    @classmethod
+    def _number_or_rule(cls, given: Any) -> Any:
+        """In one sentence what it may be, instead of one for every type that it is not."""
+        numbers = given.values() if isinstance(given, dict) else [given]
+        if given in get_args(Automatic) or all(isinstance(n, int | float) for n in numbers):
+            return given
+        names = ", ".join(get_args(Automatic))
+        raise ValueError(f"must be a number, {names}, or a number for each site")
 
 
 def lambda_prime(lambda_: float, sites: int) -> float:
@@ -68,16 +88,16 @@ def answered(shared: Shared, context: Context) -> tuple[str, ...]:
     return tuple(shared.notes.get(IN_THE_MEAN, context.sites))
 
 
-class Share(Protocol):
+class Share(ABC):
     """Where lambda' comes from: a site's share of itself, asked once a round."""
+
+    models_tried = 0  # on the validation images, a round
 
     def alone(self, site: str) -> bool:
         """Whether this site never takes anything of the others'."""
+        return False
 
-    @property
-    def models_tried(self) -> int:
-        """How many models it asks about the validation images, a round."""
-
+    @abstractmethod
     def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
         """lambda' of this site now."""
 
@@ -167,34 +187,29 @@ class SoftPull(Personal):
         return {} if found is None else {"lambda_prime": found}
 
 
-class SoftPullSettings(Protocol):
-    """What SoftPull needs of a method's settings."""
-
-    lambda_: Lambda
-    lambda_guard: Literal["cross-fit", "none"]
-    allow_extrapolation: bool
-    personal_optimizer_state: OptimizerPolicy
-
-
 def softpull_pieces(
-    settings: SoftPullSettings, context: Context, server: ServerOptimizer | None = None
+    settings: SoftPullSettings,
+    context: Context,
+    optimizer: OptimizerPolicy,
+    server: ServerOptimizer | None = None,
 ) -> list[Piece]:
     """SoftPull with the lambda that the settings name, and what finding it needs."""
-    share, further = _share(settings, context)
-    return [*further, SoftPull(share, settings.personal_optimizer_state, server=server)]
+    share = _share(settings, context)
+    further = [Correlation()] if isinstance(share, ByShrinkage) else []
+    return [*further, SoftPull(share, optimizer, server=server)]
 
 
-def _share(settings: SoftPullSettings, context: Context) -> tuple[Share, list[Piece]]:
-    if len(context.sites) == 1:
-        return Given(dict.fromkeys(context.sites, 1.0)), []
-    if settings.lambda_ == "auto-shrinkage":
-        return ByShrinkage(), [Correlation()]
-    if isinstance(settings.lambda_, str):
-        return ByLineSearch(guarded=settings.lambda_guard == "cross-fit"), []
-    given = settings.lambda_
-    by_site = given if isinstance(given, dict) else dict.fromkeys(context.sites, given)
-    _check_given(by_site, context.sites, settings.allow_extrapolation)
-    return Given(by_site, settings.allow_extrapolation), []
+def _share(settings: SoftPullSettings, context: Context) -> Share:
+    given, sites = settings.lambda_, context.sites
+    if len(sites) == 1:
+        return Given(dict.fromkeys(sites, 1.0))
+    if given == "auto-shrinkage":
+        return ByShrinkage()
+    if isinstance(given, str):
+        return ByLineSearch(guarded=settings.lambda_guard == "cross-fit")
+    by_site = given if isinstance(given, dict) else dict.fromkeys(sites, given)
+    _check_given(by_site, sites, settings.allow_extrapolation)
+    return Given(by_site, settings.allow_extrapolation)
 
 
 def _check_given(by_site: dict[str, float], sites: tuple[str, ...], extrapolate: bool) -> None:
@@ -214,12 +229,11 @@ def _check_given(by_site: dict[str, float], sites: tuple[str, ...], extrapolate:
 
 
 @dataclass(frozen=True)
-class Given:
+class Given(Share):
     """The paper's: fixed. Here each site may have its own."""
 
     lambdas: dict[str, float]
     extrapolate: bool = False
-    models_tried: int = 0
 
     def alone(self, site: str) -> bool:
         return self.lambdas[site] == 1
@@ -236,7 +250,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class ByLineSearch:
+class ByLineSearch(Share):
     """Each site takes the lambda' with the smallest loss on its validation images.
 
     Forward passes only, and not a byte of traffic. The choice is smoothed over rounds. A small
@@ -247,10 +261,7 @@ class ByLineSearch:
     """
 
     guarded: bool
-    models_tried: int = len(CANDIDATES) + 1  # and the present lambda'
-
-    def alone(self, site: str) -> bool:
-        return False
+    models_tried = len(CANDIDATES) + 1  # and the present lambda'
 
     def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
         """Search, check, smooth."""
@@ -293,8 +304,7 @@ def nearest_minimum(losses: Tensor, now: float) -> int:
     return min(range(len(losses)), key=lambda i: (float(losses[i]), abs(CANDIDATES[i] - now)))
 
 
-@dataclass(frozen=True)
-class ByShrinkage:
+class ByShrinkage(Share):
     """lambda' = P / (P + E): SoftPull as the best linear predictor (docs/methods.md).
 
     A site's update is what all share, what is its own (variance P), and noise (variance E). Two
@@ -302,11 +312,6 @@ class ByShrinkage:
     reliability r of one site's update, by Spearman and Brown from the cosine of its two halves:
     lambda'_k = (r_k - rho)/(1 - rho). `Correlation` finds both.
     """
-
-    models_tried: int = 0
-
-    def alone(self, site: str) -> bool:
-        return False
 
     def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
         """From this site's reliability and everybody's correlation, smoothed."""

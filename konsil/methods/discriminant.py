@@ -36,27 +36,23 @@ class ImageMeans:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        classes, features = layout.entries[1].shape
-        self._products = torch.zeros(features, features, dtype=torch.float64)
-        self._features = torch.zeros(classes, features, dtype=torch.float64)
-        self._counts = torch.zeros(classes, dtype=torch.float64)
+        self.sums = {e.name: torch.zeros(e.shape, dtype=torch.float64) for e in layout.entries}
 
     @torch.no_grad()
     def add(self, features: Tensor, labels: Tensor) -> None:
         """A batch of features [B, d] and their classes [B]."""
         values, labels = features.double().cpu(), labels.cpu()
-        self._products += values.T @ values
+        self.sums["products"] += values.T @ values
         for label in labels.unique().tolist():
             of_class = values[labels == label]
-            self._features[label] += of_class.sum(dim=0)
-            self._counts[label] += len(of_class)
+            self.sums["features"][label] += of_class.sum(dim=0)
+            self.sums["shares"][label] += len(of_class)
 
     def result(self) -> Weights:
         """The means, as a part that can be averaged by images."""
-        means, images = Weights.zeros(self.layout), self._counts.sum()
-        means["products"].copy_(self._products / images)
-        means["features"].copy_(self._features / images)
-        means["shares"].copy_(self._counts / images)
+        means, images = Weights.zeros(self.layout), self.sums["shares"].sum()
+        for name, total in self.sums.items():
+            means[name].copy_(total / images)
         return means
 
 

@@ -6,8 +6,8 @@ network whose norm layers keep nothing it is FedAvg.
 """
 
 from konsil.ingredients.method import Method, method
-from konsil.ingredients.partition import norm_entries, nothing_of_norm_layers
-from konsil.ingredients.piece import Averaged, Piece
+from konsil.ingredients.partition import AveragedButNorms, norm_entries
+from konsil.ingredients.piece import Piece
 
 
 @method("fedbn", paper="Li et al., ICLR 2021, Algorithm 1")
@@ -15,8 +15,4 @@ class FedBN(Method):
     """FedAvg of everything but the norm layers, which each site has for itself."""
 
     def pieces(self) -> list[Piece]:
-        self.model = Averaged("global", stays=norm_entries)
-        return [self.model]
-
-    def warnings(self) -> list[str]:
-        return nothing_of_norm_layers(self.model.own, self.context)
+        return [AveragedButNorms(norm_entries)]

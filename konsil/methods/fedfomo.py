@@ -19,8 +19,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from konsil.ingredients.context import Means, MethodSettings, Shared, TrainedNetwork, Upload
+from konsil.ingredients.context import Means, MethodSettings, Shared, Upload
 from konsil.ingredients.method import Method, method
+from konsil.ingredients.piece import Personal, Piece
 from konsil.ingredients.site import Site
 from konsil.randomness import generator
 from konsil.weights import Layout, Parts, Weights, mix
@@ -43,13 +44,9 @@ class FedFomo(Method):
 
     Settings = FedFomoSettings
     needs = "individual"
-    shared_roles = ()
-    private_roles = ("personal",)
-    best_by = ()
 
-    def networks(self) -> dict[str, TrainedNetwork]:
-        """One."""
-        return {"personal": TrainedNetwork(self.context.network)}
+    def pieces(self) -> list[Piece]:
+        return [Personal()]
 
     def work(self) -> float:
         """FedAvg's, and the losses of the received models, the own and the old one."""
@@ -135,17 +132,10 @@ class FedFomo(Method):
     def local(self, site: Site, shared: Shared) -> Upload:
         """Train the mixture further."""
         site.private["old"] = site.private["personal"]
-        model = site.train(site.learner("personal", site.private["old"]))
-        site.private["personal"] = model.weights()
+        upload = super().local(site, shared).add("model", site.private["personal"], weight=1)
         useful = site.notes.get("usefulness", {})
         values = torch.tensor([useful.get(name, 0.0) for name in self.context.sites])
-        affinity = Weights(row(len(values)), values.float())
-        upload = Upload().add("model", site.private["personal"], weight=1)
-        return upload.add("affinity", affinity, weight=1)
-
-    def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
-        """The mixture."""
-        return {"personal": site.private["personal"]}
+        return upload.add("affinity", Weights(row(len(values)), values.float()), weight=1)
 
 
 def row(size: int) -> Layout:

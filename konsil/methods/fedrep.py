@@ -14,7 +14,6 @@ from konsil.ingredients.method import Method, method
 from konsil.ingredients.partition import HeadSettings, head_entries
 from konsil.ingredients.piece import Averaged, Piece
 from konsil.ingredients.site import Site
-from konsil.weights import Weights
 
 
 class FedRepSettings(HeadSettings):
@@ -39,18 +38,13 @@ class BodyUnderFittedHead(Averaged):
         epochs = self.head_epochs if self.own else 0
         return 1 + epochs / (3 * self.context.training.local_epochs)
 
-    def to_train(self, site: Site, shared: Shared) -> Weights:
+    def begin(self, site: Site, shared: Shared) -> None:
         """First the head with the body frozen; the batches train the body with the head frozen."""
-        return self.fit_head(site, self.model(site, shared))
-
-    def fit_head(self, site: Site, weights: Weights) -> Weights:
-        """These weights with a head that was trained on them; the body's statistics too stay."""
-        if not self.own:
-            return weights
-        head = site.learner("head", weights)
-        for x, y in site.batches("head", epochs=self.head_epochs):
-            head.step(site.task.loss(head(x), y))
-        return weights.replaced(head.weights().only(self.own))
+        if self.own:
+            head = site.learner("head", self.model(site, shared))
+            site.train(head, "head", epochs=self.head_epochs)
+            site.private[self.kept] = head.weights().only(self.own)  # not the body's statistics
+        super().begin(site, shared)
 
 
 @method("fedrep", paper="Collins et al., ICML 2021, Algorithm 1")

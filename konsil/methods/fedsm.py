@@ -8,31 +8,27 @@ that is delicate, is `selector.py` beside this file; Algorithm 2 (inference) is 
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator
 
 from konsil.errors import ConfigError
-from konsil.ingredients.context import Context, MethodSettings
+from konsil.ingredients.context import Context
 from konsil.ingredients.learner import OptimizerPolicy
 from konsil.ingredients.method import Method, borrowed, method
 from konsil.ingredients.piece import Averaged, Piece
 from konsil.ingredients.server_optimizer import ServerOptimizer
-from konsil.ingredients.softpull import Lambda, checked_lambda, softpull_pieces
+from konsil.ingredients.softpull import SoftPullSettings, softpull_pieces
 from konsil.methods.selector import SELECTORS, SelectorOptimizer
 
 FEW_ROUNDS = 100  # below this, selectors trained by gradients have not been seen to converge
 SOFTPULL = {"name": "softpull"}
 
 
-class FedSMSettings(MethodSettings):
+class FedSMSettings(SoftPullSettings):
     """lambda = 1/K with equal sites is the plain average, lambda = 1 is local training."""
 
-    # one number for all sites, {site: number}, or found by each site: auto (= auto-linesearch),
-    # auto-shrinkage
-    lambda_: Lambda = Field(0.7, alias="lambda")
-    lambda_guard: Literal["cross-fit", "none"] = "cross-fit"  # of auto-linesearch
-    allow_extrapolation: bool = False  # lambda outside [1/K, 1], as one row of Table 7 has it
+    # SoftPull's lambda, lambda_guard and allow_extrapolation, and:
     # Table 6: softpull, or ft, apfl, perfedavg, pfedme, ditto; {name: apfl, alpha: 0.5} with
     # settings. They have no lambda of SoftPull's.
     personaliser: dict[str, Any] = Field(SOFTPULL, description="softpull")
@@ -46,11 +42,6 @@ class FedSMSettings(MethodSettings):
     selector_epochs: int | None = Field(None, ge=1, description="training.local_epochs")
     global_optimizer_state: OptimizerPolicy = "persist"
     personal_optimizer_state: OptimizerPolicy = "persist"
-
-    @field_validator("lambda_", mode="before")
-    @classmethod
-    def _number_or_rule(cls, given: Any) -> Any:
-        return checked_lambda(given)
 
     @field_validator("personaliser", "server_optimizer", mode="before")
     @classmethod
@@ -71,9 +62,8 @@ class FedSM(Method):
         self.models: list[Piece] = [
             # in front: some personalisers read the global model before its step on the batch
             *self.specialists(self.context),  # lines 2, 6, 9, 13, 15, 16
-            Averaged(
-                "global", s.global_optimizer_state, server=self.optimizer()
-            ),  # 2, 6, 8, 13, 15
+            # lines 2, 6, 8, 13, 15
+            Averaged("global", s.global_optimizer_state, server=self.optimizer()),
         ]
         kind, policy = SELECTORS[s.selector_optimizer]
         more = self.further_outputs, s.selector_epochs
@@ -84,7 +74,8 @@ class FedSM(Method):
         """SoftPull's, or another method's in their place (Table 6)."""
         given = self.settings.personaliser
         if given == SOFTPULL:
-            pieces = softpull_pieces(self.settings, context, self.optimizer())
+            state = self.settings.personal_optimizer_state
+            pieces = softpull_pieces(self.settings, context, state, self.optimizer())
         elif given.get("name") == "softpull":
             raise ConfigError(
                 f"personaliser = {given}: SoftPull's settings (lambda, ...) are FedSM's own; "
@@ -103,19 +94,6 @@ class FedSM(Method):
             return None
         return borrowed(given, "server", self.context, "server_optimizer").server()
 
-    def check(self) -> None:
-        self.selector.check_network()
-        if self.closed_form and self.settings.selector not in (None, "features"):
-            raise ConfigError(
-                f"selector = {self.settings.selector}: closed_form solves for the "
-                "linear layer on fixed features; leave selector out, or choose features"
-            )
-
-    @property
-    def closed_form(self) -> bool:
-        """Whether the selector is solved for instead of trained."""
-        return self.settings.selector_optimizer == "closed_form"
-
     def warnings(self) -> list[str]:
         return super().warnings() + self._ignored() + self._selector_warnings()
 
@@ -129,7 +107,7 @@ class FedSM(Method):
         optimizer = self.settings.selector_optimizer
         if "known_to_fail" in optimizer:
             return [f"selector_optimizer {optimizer}: Algorithm 1 to the letter trains no selector"]
-        if not self.closed_form and self.context.rounds < FEW_ROUNDS:
+        if optimizer != "closed_form" and self.context.rounds < FEW_ROUNDS:
             return [
                 f"selector_optimizer {optimizer} can take a hundred rounds to tell sites apart; "
                 "closed_form takes one (docs/methods.md)"

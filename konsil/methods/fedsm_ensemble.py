@@ -14,14 +14,14 @@ from konsil.errors import ConfigError
 from konsil.ingredients.context import Shared, Upload
 from konsil.ingredients.method import method
 from konsil.ingredients.site import Site
-from konsil.methods.fedsm_extra import TwoPhases, TwoPhaseSettings, frozen
+from konsil.methods.fedsm_extra import FedSMExtra, TwoPhaseSettings, frozen
 from konsil.methods.selector import SELECTOR, Selector
 from konsil.networks.outputs import blended
 from konsil.weights import Weights
 
 
 @method("fedsm-ensemble", paper="Xu et al., CVPR 2022, Sec. 3.1.1")
-class FedSMEnsemble(TwoPhases):
+class FedSMEnsemble(FedSMExtra):
     """FedSM's models, then a selector that learns to mix their answers."""
 
     Settings = TwoPhaseSettings
@@ -64,7 +64,7 @@ class FedSMEnsemble(TwoPhases):
         """How good the mixture is on the site's validation images."""
         w_s, scores = site.eval_network(SELECTOR, shared[SELECTOR]), []
         with torch.no_grad():
-            for x, y in site.validation_batches():
+            for x, y in site.in_order(site.validation):
                 mixture = self.mixture(site, softmax(w_s(x), dim=1), x)
                 scores.append(site.task.columns(mixture, y)[site.task.main_metric])
         return {"ensemble": float(torch.cat(scores).mean())}

@@ -12,11 +12,9 @@ that for its own: all sites must mean the same by "the specialist of site k".
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar
 
 import torch
 from pydantic import Field
@@ -24,8 +22,8 @@ from torch import Tensor
 
 from konsil.evaluation import EVALUATION_BATCH
 from konsil.ingredients.context import Context, Means, Shared, TrainedNetwork, Upload
-from konsil.ingredients.method import answers_of, method
-from konsil.ingredients.piece import Piece, merged, train
+from konsil.ingredients.method import method
+from konsil.ingredients.piece import Piece, merged, together, train
 from konsil.ingredients.site import Batches, Site
 from konsil.methods.fedsm import FedSM, FedSMSettings
 from konsil.methods.selector import SELECTOR
@@ -49,10 +47,20 @@ class TwoPhaseSettings(FedSMSettings):
     selector_share: float = Field(1 / 3, ge=0, lt=1)  # of the rounds, for phase 2: 50 of 150
 
 
-class TwoPhases(FedSM, ABC):
-    """What FedSM-extra and the ensemble share."""
+class FedSMExtraSettings(TwoPhaseSettings):
+    """With `selector_share` = 0 there is no second phase: FedSM's models without a selector."""
 
-    Settings = TwoPhaseSettings
+    # On its own training images a specialist is at its most over-fitted, so that its site's label
+    # dominates: images that no model was trained on are the fairer teachers, and fewer.
+    labels_from: Literal["train", "validation"] = "train"
+
+
+@method("fedsm-extra", paper="Xu et al., CVPR 2022, Algorithms 3-4")
+class FedSMExtra(FedSM):
+    """FedSM's models, then a selector that learns which of them serves an image best."""
+
+    Settings: ClassVar[type[TwoPhaseSettings]] = FedSMExtraSettings
+    routing = "argmax"
     needs = "individual"
     travels = "second phase: the selector; before it each specialist once up, all of them once down"
     further_outputs = 1  # output 0 is for the global model
@@ -117,26 +125,19 @@ class TwoPhases(FedSM, ABC):
 
     def merge(self, shared: Shared, means: Means) -> Shared:
         """By phase; the last round of one names the next."""
-        new = self._merged(shared, means)
-        if means.round >= self.first_phase:
-            next_phase = HANDING_IN if means.round == self.first_phase else SELECTING
-            new.notes[PHASE] = next_phase
-        return new
-
-    def _merged(self, shared: Shared, means: Means) -> Shared:
         phase = phase_of(shared)
         if phase == MODELS:
-            return merged(self.models, shared, means)
-        if phase == HANDING_IN:
-            return self._hand_out(shared, means)
-        new = merged([self.selector], shared, means)
-        new.notes[TOLD] = sorted({*shared.notes[TOLD], *means.sites})
+            new = merged(self.models, shared, means)
+        elif phase == HANDING_IN:
+            given = {site: parts[HANDED_IN] for site, parts in means.individual.items()}
+            parts = {frozen(s): given.get(s, means[HANDED_IN]) for s in self.context.sites}
+            new = shared.updated(parts, {TOLD: []})
+        else:
+            new = merged([self.selector], shared, means)
+            new.notes[TOLD] = sorted({*shared.notes[TOLD], *means.sites})
+        if means.round >= self.first_phase:
+            new.notes[PHASE] = HANDING_IN if means.round == self.first_phase else SELECTING
         return new
-
-    def _hand_out(self, shared: Shared, means: Means) -> Shared:
-        given = {site: parts[HANDED_IN] for site, parts in means.individual.items()}
-        parts = {frozen(s): given.get(s, means[HANDED_IN]) for s in self.context.sites}
-        return shared.updated(parts, {TOLD: []})
 
     # --- at a site ------------------------------------------------------------------------------
 
@@ -151,98 +152,61 @@ class TwoPhases(FedSM, ABC):
             site.private["global"] = shared["global"]
             self.study(site, [shared["global"], *(shared[frozen(s)] for s in self.context.sites)])
 
-    @abstractmethod
     def study(self, site: Site, models: list[Weights]) -> None:
-        """What a site makes of the frozen models, the global one first."""
+        """Label every image with the model of the smallest loss; of equals the global one wins."""
+        for split, images in (("train", site.training), ("validation", site.validation)):
+            losses = torch.stack([losses_of(site, m, site.in_order(images)) for m in models])
+            site.notes[f"labels.{split}"] = losses.argmin(dim=0).tolist()
 
     def local(self, site: Site, shared: Shared) -> Upload:
         """One round of whatever phase it is."""
         phase = self.phase(site)
-        if phase == HANDING_IN:
-            answers = answers_of(self.models, site, shared)
-            specialist = answers.get("personal", shared["global"])
-            return Upload().add(HANDED_IN, site.localised("personal", specialist), weight=1)
         if phase == MODELS:  # Algorithm 3, phase 1: FedSM's two models
             return train(self.models, site, shared)
+        if phase == HANDING_IN:
+            answers = together(piece.answers(site, shared) for piece in self.models)
+            specialist = answers.get("personal", shared["global"])
+            return Upload().add(HANDED_IN, site.localised("personal", specialist), weight=1)
         return self.select(site, shared)
 
-    @abstractmethod
     def select(self, site: Site, shared: Shared) -> Upload:
-        """One round of the selector."""
+        """Algorithm 3, phase 2: cross-entropy against the labels."""
+        held_out = self.settings.labels_from == "validation"
+        images = site.validation if held_out else site.training
+        labels = torch.tensor(site.notes[f"labels.{self.settings.labels_from}"])
+        self.selector.begin(site, shared)
+        purpose, epochs = "labels" if held_out else "", self.settings.selector_epochs
+        for index, x, _ in site.indexed_batches(images, purpose, epochs):
+            self.selector.learn(x, labels[index].to(x.device))
+        upload = Upload()
+        self.selector.send(upload, len(images), lambda: labelled(site.in_order(images), labels))
+        return upload
 
     def answers(self, site: Site, shared: Shared) -> dict[str, Weights]:
         """The global model and the specialist; in phase 2 the frozen ones."""
         if self.phase(site) == SELECTING:
             return {role: site.private[role] for role in ("global", "personal")}
-        return answers_of(self.models, site, shared)
+        return together(piece.answers(site, shared) for piece in self.models)
 
     def measures(self, site: Site, shared: Shared) -> dict[str, float]:
         """Of the selector in phase 2, of the specialists before."""
         if self.phase(site) == SELECTING:
             return self.selector_measures(site, shared)
-        found = (piece.measures(site, shared) for piece in self.models)
-        return {name: value for measures in found for name, value in measures.items()}
-
-    @abstractmethod
-    def selector_measures(self, site: Site, shared: Shared) -> dict[str, float]:
-        """How good the selector is on the site's validation images."""
-
-
-class FedSMExtraSettings(TwoPhaseSettings):
-    """With `selector_share` = 0 there is no second phase: FedSM's models without a selector."""
-
-    # On its own training images a specialist is at its most over-fitted, so that its site's label
-    # dominates: images that no model was trained on are the fairer teachers, and fewer.
-    labels_from: Literal["train", "validation"] = "train"
-
-
-@method("fedsm-extra", paper="Xu et al., CVPR 2022, Algorithms 3-4")
-class FedSMExtra(TwoPhases):
-    """FedSM's models, then a selector that learns which of them serves an image best."""
-
-    Settings = FedSMExtraSettings
-    routing = "argmax"
-
-    def study(self, site: Site, models: list[Weights]) -> None:
-        """Label every image with the model of the smallest loss; of equals the global one wins."""
-        for split, batches in (
-            ("train", site.training_images),
-            ("validation", site.validation_batches),
-        ):
-            losses = torch.stack([losses_of(site, model, batches()) for model in models])
-            site.notes[f"labels.{split}"] = losses.argmin(dim=0).tolist()
-
-    def select(self, site: Site, shared: Shared) -> Upload:
-        """Algorithm 3, phase 2: cross-entropy against the labels."""
-        self.selector.begin(site, shared)
-        labels = self.labels(site)
-        held_out = self.settings.labels_from == "validation"
-        images = site.validation if held_out else site.training
-        purpose, epochs = "labels" if held_out else "", self.settings.selector_epochs
-        for index, x, _ in site.indexed_batches(images, purpose, epochs):
-            self.selector.learn(x, labels[index].to(x.device))
-        upload = Upload()
-        self.selector.send(upload, len(images), lambda: self.examples(site))
-        return upload
-
-    def labels(self, site: Site) -> Tensor:
-        """Of the images that teach the selector, in their order."""
-        return torch.tensor(site.notes[f"labels.{self.settings.labels_from}"])
-
-    def examples(self, site: Site) -> Iterator[tuple[Tensor, Tensor]]:
-        """The images that teach the selector, in order, with their labels."""
-        held_out = self.settings.labels_from == "validation"
-        batches = site.validation_batches() if held_out else site.training_images()
-        labels = self.labels(site).split(EVALUATION_BATCH)
-        return ((x, mine.to(x.device)) for (x, _), mine in zip(batches, labels, strict=True))
+        return together(piece.measures(site, shared) for piece in self.models)
 
     def selector_measures(self, site: Site, shared: Shared) -> dict[str, float]:
         """How many of the site's validation images the selector gives to the best model."""
         w_s, best = site.eval_network(SELECTOR, shared[SELECTOR]), site.notes["labels.validation"]
         with torch.no_grad():
-            chosen = [w_s(x).argmax(dim=1).cpu() for x, _ in site.validation_batches()]
+            chosen = [w_s(x).argmax(dim=1).cpu() for x, _ in site.in_order(site.validation)]
         right = (torch.cat(chosen) == torch.tensor(best)).double().mean()
         return {"selector_accuracy": float(right)}
+
+
+def labelled(images: Batches, labels: Tensor) -> Batches:
+    """These images, which are in order, with a label each."""
+    by_batch = zip(images, labels.split(EVALUATION_BATCH), strict=True)
+    return ((x, mine.to(x.device)) for (x, _), mine in by_batch)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ makes of the means; FedSM itself is the same with all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import torch
@@ -63,7 +63,7 @@ class Selector(Piece):
         self.policy, self.network, self.lr = policy, network or self.usual_network, lr
         self.further_outputs, self.epochs = further_outputs, epochs
 
-    def check_network(self) -> None:
+    def check(self) -> None:
         """Refuse what is no network for classification."""
         known = [name for name, kind in NETWORKS.all().items() if not kind.segments]
         if self.network not in known:
@@ -101,27 +101,20 @@ class Selector(Piece):
     def end(self, upload: Upload) -> None:
         """Line 13: what the site sends of it."""
         site = self.site
-        labelled = ((x, site_label(site, x)) for x, _ in site.training_images())
+        labelled = ((x, site_label(site, x)) for x, _ in site.in_order(site.training))
         self.send(upload, site.images, lambda: labelled)
 
     def send(self, upload: Upload, images: int, examples: Examples) -> None:
         """The selector, weighted by so many images."""
         upload.add(SELECTOR, self.w_s.weights(), weight=images)
 
-    def wrong_upload(self, site: str, upload: Upload) -> str:
-        own = [self.context.sites.index(site)]
-        return self.wrong(upload, range(self.spec.outputs) if self.further_outputs else own)
-
-    def wrong(self, upload: Upload, classes: Collection[int]) -> str:
-        """Why no site with images of these classes sends this; empty if one can."""
-        return ""
-
     def measures(self, site: Site, shared: Shared) -> dict[str, float]:
         """How many of the site's validation images the selector assigns to it."""
         w_s = site.eval_network(SELECTOR, shared[SELECTOR])
+        images = site.in_order(site.validation)
         with torch.no_grad():
-            right = [(w_s(x).argmax(1) == site.index).sum() for x, _ in site.validation_batches()]
-        return {"selector_accuracy": float(sum(right)) / site.validation_images}
+            right = sum((w_s(x).argmax(1) == site.index).sum() for x, _ in images)
+        return {"selector_accuracy": float(right) / len(site.validation)}
 
 
 class ReferenceFullBatch(Selector):
@@ -160,14 +153,10 @@ class AdamAtServer(ReferenceFullBatch):
 
     def merge(self, shared: Shared, means: Means, new: Shared) -> None:
         """One step of Adam along the mean gradient over all images."""
-        training = self.context.training
-        new[SELECTOR], new[SERVER_MOMENTS] = adam_step(
-            shared[SELECTOR],
-            means[GRADIENT],
-            shared[SERVER_MOMENTS],
-            self.lr or training.lr,
-            training.betas,
-        )
+        w_s, moments, training = shared[SELECTOR], shared[SERVER_MOMENTS], self.context.training
+        lr = self.lr or training.lr
+        stepped = adam_step(w_s, means[GRADIENT], moments, lr, training.betas)
+        new[SELECTOR], new[SERVER_MOMENTS] = stepped
 
 
 class ClosedForm(Selector):
@@ -180,6 +169,15 @@ class ClosedForm(Selector):
 
     usual_network = "features"
 
+    def check(self) -> None:
+        """Refuse a network with another way to features."""
+        super().check()
+        if self.network != self.usual_network:
+            raise ConfigError(
+                f"selector = {self.network}: closed_form solves for the "
+                "linear layer on fixed features; leave selector out, or choose features"
+            )
+
     def start(self) -> dict[str, Weights]:
         """And all rounds' means, added up at the server: a site that is away still counts."""
         parts = super().start()
@@ -187,8 +185,7 @@ class ClosedForm(Selector):
 
     def uploads(self, layouts: dict[str, Layout]) -> None:
         """Means of features in the selector's place."""
-        weights = Weights.zeros(layouts.pop(SELECTOR))
-        layouts[IMAGE_MEANS] = means_layout(weights)
+        layouts[IMAGE_MEANS] = means_layout(Weights.zeros(layouts.pop(SELECTOR)))
 
     def learn(self, x: Tensor, labels: Tensor) -> None:
         """Nothing is learnt batch by batch: `send` looks at all images once."""
@@ -202,19 +199,19 @@ class ClosedForm(Selector):
             seen.add(net.features(x), labels)
         upload.add(IMAGE_MEANS, seen.result(), weight=images)
 
-    def wrong(self, upload: Upload, classes: Collection[int]) -> str:
+    def wrong_upload(self, site: str, upload: Upload) -> str:
         """Means that no images have would spoil the solution without being seen in it."""
         if IMAGE_MEANS not in upload.parts:
             return ""
         part, images = upload.parts[IMAGE_MEANS], upload.weights[IMAGE_MEANS]
-        wrong = wrong_means(part, images, classes)
+        own = [self.context.sites.index(site)]
+        wrong = wrong_means(part, images, range(self.spec.outputs) if self.further_outputs else own)
         return wrong and f"{IMAGE_MEANS}: {wrong}"
 
     def merge(self, shared: Shared, means: Means, new: Shared) -> None:
         """The linear layer that tells the sites apart, given all that was seen so far."""
-        total = shared[SERVER_MEANS] + means[IMAGE_MEANS]
-        new[SERVER_MEANS] = total
-        new[SELECTOR] = linear_discriminant(shared[SELECTOR], total)
+        new[SERVER_MEANS] = shared[SERVER_MEANS] + means[IMAGE_MEANS]
+        new[SELECTOR] = linear_discriminant(shared[SELECTOR], new[SERVER_MEANS])
 
 
 SelectorOptimizer = Literal[

@@ -5,8 +5,8 @@ the normalised ones. On a network without running statistics it is FedAvg.
 """
 
 from konsil.ingredients.method import Method, method
-from konsil.ingredients.partition import norm_statistics, nothing_of_norm_layers
-from konsil.ingredients.piece import Averaged, Piece
+from konsil.ingredients.partition import AveragedButNorms, norm_statistics
+from konsil.ingredients.piece import Piece
 
 
 @method("silobn", paper="Andreux et al., DCL at MICCAI 2020")
@@ -14,8 +14,4 @@ class SiloBN(Method):
     """FedAvg of all that is trained; statistics of batch norm are the site's own."""
 
     def pieces(self) -> list[Piece]:
-        self.model = Averaged("global", stays=norm_statistics)
-        return [self.model]
-
-    def warnings(self) -> list[str]:
-        return nothing_of_norm_layers(self.model.own, self.context)
+        return [AveragedButNorms(norm_statistics)]

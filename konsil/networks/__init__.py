@@ -7,9 +7,8 @@ super model needs only this package.
 from __future__ import annotations
 
 from konsil.networks.build import Network, build_network
-from konsil.networks.kinds import NETWORKS, network
 from konsil.networks.layers import PerImageNorm
-from konsil.networks.spec import NetworkSpec, check_spec, network_spec
+from konsil.networks.spec import NETWORKS, NetworkSpec, check_spec, network, network_spec
 from konsil.networks.trial import try_out
 
 __all__ = [

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from konsil.errors import ConfigError
-from konsil.networks.kinds import NETWORKS
-from konsil.networks.layers import Classifier, PerImageNorm
-from konsil.networks.spec import NetworkSpec, check_spec, target_arguments
-from konsil.networks.target import target_class
-from konsil.networks.watch import Watched, averaged
+from konsil.networks.classifiers import Classifier
+from konsil.networks.layers import PerImageNorm
+from konsil.networks.spec import NetworkSpec, arguments_of, check_spec, target_class
 
 
 class Network(nn.Module):
@@ -41,37 +40,25 @@ class Network(nn.Module):
         """What the head of a classifier sees, [B, features]."""
         if not isinstance(self.net, Classifier):
             raise ConfigError("features: a segmentation network has none; use a classifier")
-        return self.net.features(self.entry(images))
+        features: Tensor = self.net[0](self.entry(images))
+        return features
 
     def with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and of the same pass one vector an image: what a classifier's head sees, or
         the average over a segmenter's bottleneck.
         """
-        if isinstance(self.net, Classifier):
-            features = self.net.features(self.entry(images))
-            return self.net.head(features), features
-        if self.deepest is not None:
-            return self._seen_at(self.deepest(self.net), images)
-        with Watched(self.net) as watched:
+        with Watched(self.net, self.deepest and self.deepest(self.net)) as watched:
             logits = self(images)
         return logits, watched.bottleneck if logits.dim() == 4 else watched.before_head
-
-    def _seen_at(self, module: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-        seen: list[Tensor] = []
-        hook = module.register_forward_hook(lambda *call: seen.append(call[2]))
-        try:
-            logits = self(images)
-        finally:
-            hook.remove()
-        return logits, averaged(seen[0])
 
 
 def build_network(spec: NetworkSpec) -> Network:
     """The network with random initial weights from torch's global generator."""
     check_spec(spec)
     if spec.is_target:
-        return Network(target_class(spec.name)(**target_arguments(spec)), spec.normalise)
-    kind = NETWORKS.find(spec.name, "network.name")
+        cls = target_class(spec.name)
+        return Network(cls(**arguments_of(cls, spec)), spec.normalise)
+    kind = spec.kind
     options: dict[str, Any] = dict(spec.arguments)
     if kind.norm is not None:
         options["norm"] = spec.norm or kind.norm
@@ -79,3 +66,60 @@ def build_network(spec: NetworkSpec) -> Network:
         options["width"] = spec.width
     net = kind.build(spec.in_channels, spec.outputs, **options)
     return Network(net, spec.normalise, kind.deepest)
+
+
+class Watched:
+    """Notes of one forward pass: which layer ran last, what it saw, and the deepest one.
+
+    All that is known of the network are the types of its layers; and its deepest one, if given.
+    """
+
+    def __init__(self, net: nn.Module, deepest: nn.Module | None = None) -> None:
+        layers = {n: m for n, m in net.named_modules() if isinstance(m, _ConvNd | nn.Linear)}
+        convolutions = [m for m in layers.values() if isinstance(m, _ConvNd)]
+        self._hooks = [m.register_forward_hook(self._noting(name)) for name, m in layers.items()]
+        for module in convolutions if deepest is None else [deepest]:
+            self._hooks.append(module.register_forward_hook(self._note_depth))
+        self.last = ""  # the name of the convolution or linear layer that ran last
+        self._before: Tensor | None = None
+        self._deepest: Tensor | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *trouble: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _noting(self, name: str) -> Any:
+        def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+            self.last, self._before = name, inputs[0]
+
+        return note
+
+    def _note_depth(self, layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if self._deepest is None or _depth(output) >= _depth(self._deepest):
+            self._deepest = output
+
+    @property
+    def before_head(self) -> Tensor:
+        """What the layer that ran last was given, an average over its positions."""
+        assert self._before is not None  # a network without layers is refused before round 1
+        return _averaged(self._before)
+
+    @property
+    def bottleneck(self) -> Tensor:
+        """The deepest convolution, averaged; without one, what the head sees."""
+        return self.before_head if self._deepest is None else _averaged(self._deepest)
+
+
+def _depth(x: Tensor) -> tuple[int, int]:
+    """Fewest pixels, most channels."""
+    return -x[0, 0].numel(), x.shape[1]
+
+
+def _averaged(x: Tensor) -> Tensor:
+    """One vector an image: convolutions have positions last, transformers before the channels."""
+    if x.dim() == 4:
+        return x.mean(dim=(2, 3))
+    return x if x.dim() == 2 else x.mean(dim=tuple(range(1, x.dim() - 1)))

@@ -1,8 +1,9 @@
-"""What several networks are made of: the first module, norm layers, initial weights."""
+"""What several networks are made of: the first module, norm layers, blocks."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -20,19 +21,13 @@ class PerImageNorm(nn.Module):
     8-bit image.
     """
 
-    def __init__(self, smallest_deviation: float = 1e-3) -> None:
-        super().__init__()
-        self.smallest_deviation = smallest_deviation
+    smallest_deviation = 1e-3
 
     def forward(self, images: Tensor) -> Tensor:
         """The images [B, C, H, W], normalised."""
         centred = images - images.mean(dim=(2, 3), keepdim=True)
         deviation = centred.square().mean(dim=(2, 3), keepdim=True).sqrt()
         return centred / deviation.clamp(min=self.smallest_deviation)
-
-    def extra_repr(self) -> str:
-        """The setting, for print(network)."""
-        return f"smallest_deviation={self.smallest_deviation:g}"
 
 
 def norm_layer(name: str, channels: int) -> nn.Module:
@@ -44,34 +39,12 @@ def norm_layer(name: str, channels: int) -> nn.Module:
     return nn.GroupNorm(math.gcd(GROUPS, channels), channels)
 
 
-def initialise_convolutions(network: nn.Module) -> None:
-    """He et al.'s initial weights (fan out) of every convolution, as in ResNet and VGG."""
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)
-
-
-class Classifier(nn.Module):
-    """A body that turns an image into a feature vector, and one linear layer on top."""
-
-    def __init__(self, body: nn.Module, head: nn.Linear) -> None:
-        super().__init__()
-        self.body = body
-        self.head = head
-
-    def features(self, images: Tensor) -> Tensor:
-        """What the head sees: [B, features]."""
-        features: Tensor = self.body(images)
-        return features
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Logits [B, outputs]."""
-        logits: Tensor = self.head(self.features(images))
-        return logits
-
-
-def global_average_pool() -> nn.Sequential:
-    """[B, C, H, W] to [B, C]."""
-    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+def norm_block(
+    in_channels: int, channels: int, norm: str, kernel_size: int = 3, **options: Any
+) -> list[nn.Module]:
+    """A convolution (with nn.Conv2d's options), a norm layer and a ReLU."""
+    return [
+        nn.Conv2d(in_channels, channels, kernel_size, padding=kernel_size // 2, **options),
+        norm_layer(norm, channels),
+        nn.ReLU(inplace=True),
+    ]

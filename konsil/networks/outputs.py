@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-# Of masks each structure has a probability of its own a pixel; classes share one.
-TO_PROBABILITIES: dict[str, Callable[[Tensor], Tensor]] = {
-    "masks": torch.sigmoid,
-    "classes": lambda logits: torch.softmax(logits, dim=1),
-}
-# Certainty is capped where float32 ends.
-TO_LOGITS: dict[str, Callable[[Tensor], Tensor]] = {
-    "masks": lambda chances: torch.logit(chances, eps=1e-6),
-    "classes": lambda chances: chances.clamp(min=torch.finfo(chances.dtype).tiny).log(),
-}
+TARGETS = ("masks", "classes")
 
 
 def to_probabilities(targets: str, logits: Tensor) -> Tensor:
-    """The probabilities that logits stand for, by what the task learns from."""
-    return TO_PROBABILITIES[targets](logits)
+    """Of masks each structure has a probability of its own a pixel; classes share one."""
+    return torch.sigmoid(logits) if targets == "masks" else torch.softmax(logits, dim=1)
 
 
 def to_logits(targets: str, probabilities: Tensor) -> Tensor:
-    """Logits that have these probabilities."""
-    return TO_LOGITS[targets](probabilities)
+    """Logits that have these probabilities; certainty is capped where float32 ends."""
+    if targets == "masks":
+        return torch.logit(probabilities, eps=1e-6)
+    return probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()
 
 
 def blended(targets: str, logits: Sequence[Tensor], shares: Tensor) -> Tensor:

@@ -1,17 +1,83 @@
-"""A network as plain data: enough to build it again, and checked before it is built."""
+"""Networks by name or by the path of a class, as plain data that is checked before it is built.
+
+A path may come from a super model's folder or from a server, so nothing of it is called before it
+is known to be a network's class. Its module is imported, as every `import` of it would do.
+"""
 
 from __future__ import annotations
 
+import difflib
+import importlib
+import inspect
+import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import nn
 
 from konsil.errors import ConfigError, StateError, suggestion
-from konsil.networks.kinds import NETWORKS, USUAL, Kind
 from konsil.networks.layers import NORMS
-from konsil.networks.target import arguments_of, target_class
+from konsil.registry import Registry
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a saved super model needs no experiment file
     from konsil.config import NetworkConfig, Targets
+
+B = TypeVar("B", bound=Callable[..., nn.Module])
+USUAL: dict[Targets, str] = {"masks": "unet", "classes": "resnet18"}  # if none is named
+# What constructors call the channels of the image, and those of the logits.
+IN_CHANNELS = ("in_channels", "input_channels", "n_input_channels", "n_channels", "in_chans")
+OUTPUTS = ("out_channels", "outputs", "num_classes", "n_classes", "classes")
+IMAGE_SIZE = ("img_size", "image_size")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a network is built, and for which images."""
+
+    build: Callable[..., nn.Module]  # (in_channels, outputs, and settings of its own by name)
+    segments: bool  # a value a pixel; otherwise one an image
+    norm: str | None  # its own norm, for a builder that takes `norm`
+    shrink: int | None  # image size over that of its smallest grid; None: it is tried out
+    deepest: Callable[[nn.Module], nn.Module] | None  # its bottleneck; None: it is looked for
+
+    def settings(self) -> dict[str, inspect.Parameter]:
+        """What an experiment may say of it: the builder's arguments after the first two."""
+        return dict(list(inspect.signature(self.build).parameters.items())[2:])
+
+
+def _check(name: str, kind: Kind) -> None:
+    parameters = list(inspect.signature(kind.build).parameters)
+    if parameters[:2] != ["in_channels", "outputs"]:
+        raise ConfigError(
+            f"network {name}: {kind.build.__name__} begins with ({', '.join(parameters)}); the "
+            "first two arguments of a network are in_channels and outputs"
+        )
+    if ("norm" in parameters) != (kind.norm is not None):
+        raise ConfigError(
+            f"network {name}: norm = {kind.norm!r} in @network; a builder with an argument `norm` "
+            "says there which norm is its own, and no other does"
+        )
+
+
+NETWORKS: Registry[Kind] = Registry("network", "konsil.networks", _check)
+
+
+def network(
+    name: str,
+    *,
+    segments: bool,
+    norm: str | None = None,
+    shrink: int | None = None,
+    deepest: Callable[[nn.Module], nn.Module] | None = None,
+) -> Callable[[B], B]:
+    """Register a builder, a function or a class, under a name that no other network has."""
+
+    def register(build: B) -> B:
+        NETWORKS.add(name, Kind(build, segments, norm, shrink, deepest), build)
+        return build
+
+    return register
 
 
 @dataclass(frozen=True)
@@ -36,6 +102,11 @@ class NetworkSpec:
         return "." in self.name
 
     @property
+    def kind(self) -> Kind:
+        """The registered network of its name."""
+        return NETWORKS.find(self.name, "network.name")
+
+    @property
     def key(self) -> str:
         """Where the experiment file names it, for messages."""
         return f"network.{'target' if self.is_target else 'name'} = {self.name!r}"
@@ -48,8 +119,7 @@ class NetworkSpec:
 
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary."""
-        plain = asdict(self)
-        return plain if self.arguments else {k: v for k, v in plain.items() if k != "arguments"}
+        return {k: v for k, v in asdict(self).items() if k != "arguments" or v}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> NetworkSpec:
@@ -78,23 +148,15 @@ def network_spec(
     settings = config.settings
     if plain.is_target:
         return replace(plain, arguments=settings)
-    _check_fits(name, targets)
-    norm, width = settings.pop("norm", None), settings.pop("width", None)
-    return replace(plain, norm=norm, width=width, arguments=settings)
-
-
-def _check_fits(name: str, targets: Targets) -> None:
     segments = targets == "masks"
-    if _kind(name).segments != segments:
+    if plain.kind.segments != segments:
         fitting = [n for n, kind in NETWORKS.all().items() if kind.segments == segments]
         raise ConfigError(
             f"network.name = {name!r}: not for a task of {targets}; choose one of "
             f"{', '.join(fitting)}"
         )
-
-
-def _kind(name: str) -> Kind:
-    return NETWORKS.find(name, "network.name")
+    norm, width = settings.pop("norm", None), settings.pop("width", None)
+    return replace(plain, norm=norm, width=width, arguments=settings)
 
 
 def check_spec(spec: NetworkSpec) -> None:
@@ -103,55 +165,97 @@ def check_spec(spec: NetworkSpec) -> None:
         if getattr(spec, key) < 1:
             raise ConfigError(f"network {spec.name}: {key} = {getattr(spec, key)}: at least 1")
     if spec.is_target:
-        target_arguments(spec)
-        return
-    kind = _kind(spec.name)
-    _check_settings(spec, kind)
-    _check_norm(spec, kind)
-    _check_size(spec, kind)
+        arguments_of(target_class(spec.name), spec)
+    else:
+        _check_settings(spec)
+        _check_size(spec)
 
 
-def target_arguments(spec: NetworkSpec) -> dict[str, Any]:
-    """All that the class of a target is built with."""
-    shape = spec.in_channels, spec.outputs, spec.image_size
-    return arguments_of(target_class(spec.name), spec.arguments, *shape)
-
-
-def _check_settings(spec: NetworkSpec, kind: Kind) -> None:
-    takes = kind.settings()
+def _check_settings(spec: NetworkSpec) -> None:
+    takes = spec.kind.settings()
     for key in (*spec.arguments, *(["width"] if spec.width is not None else [])):
         if key not in takes:
             hint = suggestion(key, ["name", *takes])
             raise ConfigError(f"network.{key}: {spec.name} has no such setting; {hint}")
     if spec.width is not None and (type(spec.width) is not int or spec.width < 1):
         raise ConfigError(f"network.width = {spec.width!r}: must be a whole number, at least 1")
-
-
-def _check_norm(spec: NetworkSpec, kind: Kind) -> None:
-    if spec.norm is None:
-        return
-    if kind.norm is None:
+    if spec.norm is not None and spec.kind.norm is None:
         raise ConfigError(
             f"network.norm = {spec.norm!r}: {spec.name} has no norm layers; leave norm out"
         )
-    if spec.norm not in NORMS:
+    if spec.norm not in (None, *NORMS):
         raise ConfigError(f"network.norm = {spec.norm!r}: one of {', '.join(NORMS)}")
 
 
-def _check_size(spec: NetworkSpec, kind: Kind) -> None:
-    if kind.shrink is None:
+def _check_size(spec: NetworkSpec) -> None:
+    size, kind, shrink = spec.image_size, spec.kind, spec.kind.shrink
+    if shrink is None:
         return
     if kind.segments:
-        if spec.image_size % kind.shrink or spec.image_size < 2 * kind.shrink:
+        if size % shrink or size < 2 * shrink:
             raise ConfigError(
-                f"federation.image_size = {spec.image_size}: {spec.name} makes images "
-                f"{kind.shrink} times smaller; take a multiple of {kind.shrink}, at least "
-                f"{2 * kind.shrink}"
+                f"federation.image_size = {size}: {spec.name} makes images {shrink} times smaller; "
+                f"take a multiple of {shrink}, at least {2 * shrink}"
             )
         return
     # Instance norm, and batch norm of one image, need more than one pixel on the last grid.
-    smallest = kind.shrink + ((spec.norm or kind.norm) in ("instance", "batch"))
-    if spec.image_size < smallest:
+    smallest = shrink + ((spec.norm or kind.norm) in ("instance", "batch"))
+    if size < smallest:
+        raise ConfigError(f"federation.image_size = {size}: {spec.name} needs at least {smallest}")
+
+
+# --- any class by its path ----------------------------------------------------------------------
+
+
+def target_class(path: str) -> type[nn.Module]:
+    """The class at a path; it must be a network's."""
+    where = f"network.target = {path!r}"
+    if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", path):
+        raise ConfigError(f"{where}: not the path of a class, package.module.Class")
+    home, _, name = path.rpartition(".")
+    try:
+        module = importlib.import_module(home)
+    except Exception as error:  # whatever its import runs into
         raise ConfigError(
-            f"federation.image_size = {spec.image_size}: {spec.name} needs at least {smallest}"
-        )
+            f"{where}: {home} cannot be imported ({type(error).__name__}: {error}); mend the path, "
+            "or install what it needs"
+        ) from None
+    found = getattr(module, name, None)
+    if not inspect.isclass(found) or not issubclass(found, nn.Module):
+        raise ConfigError(f"{where}: {_what_instead(module, name)}")
+    return found
+
+
+def _what_instead(module: Any, name: str) -> str:
+    found = inspect.getmembers(module, inspect.isclass)
+    classes = [name for name, cls in found if issubclass(cls, nn.Module)]
+    close = difflib.get_close_matches(name, classes, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    if not hasattr(module, name):
+        return f"{module.__name__} has no {name}{hint}"
+    return f"it is no class of networks (a subclass of torch.nn.Module){hint}"
+
+
+def arguments_of(cls: type[nn.Module], spec: NetworkSpec) -> dict[str, Any]:
+    """What was given, and what follows from the federation and is not given."""
+    signature = inspect.signature(cls)
+    takes = signature.parameters
+    known = {
+        **dict.fromkeys(IN_CHANNELS, spec.in_channels),
+        **dict.fromkeys(OUTPUTS, spec.outputs),
+        **dict.fromkeys(IMAGE_SIZE, spec.image_size),
+        "spatial_dims": 2,  # MONAI's networks are for two dimensions and for three
+    }
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in takes.values())
+    for key in spec.arguments:
+        if key not in takes and not takes_all:
+            hint = suggestion(key, ["target", *takes])
+            raise ConfigError(f"network.{key}: {cls.__name__} has no such argument; {hint}")
+    filled = {name: value for name, value in known.items() if name in takes} | spec.arguments
+    try:
+        signature.bind(**filled)
+    except TypeError as error:
+        raise ConfigError(
+            f"network.target: {cls.__name__} is built with more ({error}); give it beside target"
+        ) from None
+    return filled

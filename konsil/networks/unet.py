@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
-from konsil.networks.kinds import network
-from konsil.networks.layers import norm_layer
+from konsil.networks.layers import norm_block, norm_layer
+from konsil.networks.spec import network
 
 
 def _innermost(net: nn.Module) -> nn.Module:
@@ -35,25 +37,18 @@ def residual_unet(in_channels: int, outputs: int, norm: str, width: int = 16) ->
         num_res_units=2,
         norm="batch" if norm == "group" else norm,
     )
-    if norm == "group":
-        _replace_batch_norms(net)
+    for path, module in list(net.named_modules()):
+        if norm == "group" and isinstance(module, nn.BatchNorm2d):
+            parent, _, name = path.rpartition(".")
+            setattr(net.get_submodule(parent), name, norm_layer("group", module.num_features))
     return net
 
 
-def _replace_batch_norms(net: nn.Module) -> None:
-    for parent in list(net.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.BatchNorm2d):
-                setattr(parent, name, norm_layer("group", child.num_features))
+def _bottom(net: nn.Module) -> nn.Module:
+    return net.get_submodule("bottom")
 
 
-@network(
-    "unet_classic",
-    segments=True,
-    norm="instance",
-    shrink=16,
-    deepest=lambda net: net.get_submodule("bottom"),
-)
+@network("unet_classic", segments=True, norm="instance", shrink=16, deepest=_bottom)
 class ClassicUNet(nn.Module):
     """Ronneberger et al., MICCAI 2015, with norm layers and half its channels: 7.8 M parameters.
 
@@ -65,8 +60,7 @@ class ClassicUNet(nn.Module):
         super().__init__()
         widths = [width * 2**level for level in range(5)]
         self.down = nn.ModuleList(
-            _double(i, o, norm)
-            for i, o in zip([in_channels, *widths[:-1]], widths[:-1], strict=False)
+            _double(above, below, norm) for above, below in pairwise([in_channels, *widths[:-1]])
         )
         self.bottom = _double(widths[-2], widths[-1], norm)
         self.grow = nn.ModuleList(
@@ -91,11 +85,7 @@ class ClassicUNet(nn.Module):
 
 
 def _double(in_channels: int, out_channels: int, norm: str) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for channels in (in_channels, out_channels):
-        layers += [
-            nn.Conv2d(channels, out_channels, kernel_size=3, padding=1, bias=False),
-            norm_layer(norm, out_channels),
-            nn.ReLU(inplace=True),
-        ]
-    return nn.Sequential(*layers)
+    return nn.Sequential(
+        *norm_block(in_channels, out_channels, norm, bias=False),
+        *norm_block(out_channels, out_channels, norm, bias=False),
+    )

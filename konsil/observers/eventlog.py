@@ -14,8 +14,8 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            _drop_cut_line(path)
+        if path.exists():  # not written anew: the disk may be full
+            os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115  closed by `close`
 
     def __call__(self, event: dict[str, Any]) -> None:
@@ -27,10 +27,3 @@ class EventLog:
     def close(self) -> None:
         """No more events."""
         self._file.close()
-
-
-def _drop_cut_line(path: Path) -> None:
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        os.truncate(path, len(whole))  # not written anew: the disk may be full

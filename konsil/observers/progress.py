@@ -11,7 +11,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -36,12 +35,9 @@ class ProgressBar:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task: TaskID | None = None
-        self._job = ""
-        self._rounds = 0
-        self._began = 0.0
-        self._first = 0
-        self._means = ""
+        self._task = self.bars.add_task("", visible=False, news="")
+        self._job, self._means = "", ""
+        self._first, self._rounds, self._began = 0, 0, 0.0
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Show one event, if it is one to be shown."""
@@ -58,24 +54,21 @@ class ProgressBar:
         self.bars.stop()
 
     def _job_started(self, event: dict[str, Any]) -> None:
-        self._job, self._rounds = event["job"], event["rounds"]
-        self._began, self._first, self._means = time.monotonic(), event["done"], ""
-        if self._task is not None:
-            self.bars.remove_task(self._task)
-        self._task = self.bars.add_task(
-            self._job, total=self._rounds, completed=event["done"], news=""
-        )
+        self._job, self._means = event["job"], ""
+        self._first, self._rounds, self._began = event["done"], event["rounds"], time.monotonic()
+        self.bars.reset(
+            self._task, description=self._job, total=self._rounds, completed=self._first,
+            visible=True, news="",
+        )  # fmt: skip
 
     def _site_done(self, event: dict[str, Any]) -> None:
-        if self._task is not None:
-            self.bars.update(self._task, news=f"{self._means} [dim]{escape(event['site'])}[/]")
+        self.bars.update(self._task, news=f"{self._means} [dim]{escape(event['site'])}[/]")
 
     def _validated(self, event: dict[str, Any]) -> None:
         self._means = "  ".join(f"{name} {value:.3f}" for name, value in event["means"].items())
 
     def _round_done(self, event: dict[str, Any]) -> None:
-        if self._task is not None:
-            self.bars.update(self._task, completed=event["round"], news=self._means)
+        self.bars.update(self._task, completed=event["round"], news=self._means)
         tenth = max(1, self._rounds // 10)
         if not self.console.is_terminal and event["round"] % tenth == 0:
             done = event["round"] - self._first
@@ -98,13 +91,9 @@ class ProgressBar:
         self.console.print(Text(text, style), soft_wrap=True)
 
     def _examining(self, event: dict[str, Any]) -> None:
-        if self._task is not None:
-            self.bars.update(self._task, news=f"evaluating the {event['checkpoint']} checkpoints")
+        self.bars.update(self._task, news=f"evaluating the {event['checkpoint']} checkpoints")
 
     def _job_done(self, event: dict[str, Any]) -> None:
-        score = event["score"]
-        self.console.print(
-            f"{event['job']}: done in {event['seconds']:.0f} s; validation "
-            + ", ".join(f"{role} {value:.3f}" for role, value in score.items()),
-            highlight=False,
-        )
+        scores = ", ".join(f"{role} {value:.3f}" for role, value in event["score"].items())
+        line = f"{event['job']}: done in {event['seconds']:.0f} s; validation {scores}"
+        self.console.print(line, highlight=False)

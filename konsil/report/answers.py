@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from konsil.data import Images
-from konsil.evaluation import EVALUATION_BATCH
+from konsil.evaluation import batches
 from konsil.federation.plan import Job, Plan
 from konsil.federation.site_worker import site_folder
 from konsil.ingredients.method import Method
@@ -51,11 +51,16 @@ class Panel:
     def _super_model(self) -> SuperModel:
         return SuperModel.load(self.folder / "supermodel", self.device)
 
+    @torch.no_grad()
     def ask(self, site: str, images: Tensor) -> list[Answered]:
         """What every role says of these images of the site."""
         answered = []
-        for role in (*self.method.shared_roles, *self.method.private_roles):
-            logits = self._logits(self._weights(role, site), images)
+        shared, private = self.method.shared_roles, self.method.private_roles
+        for role in (*shared, *private):
+            own = site_folder(self.folder, site)
+            home = self.folder / "checkpoints" if role in shared else own
+            self._network.load(Weights.load(home / "best" / f"{role}.safetensors"))
+            logits = self._network.net(images.to(self.device)).cpu()
             answered.append(Answered(Series(self.title, role), logits))
         if self.method.super_model:
             said = self._super_model.answer(images)
@@ -65,37 +70,29 @@ class Panel:
             answered.append(Answered(Series(self.title, "super"), said.logits.cpu(), asked))
         return answered
 
-    def _weights(self, role: str, site: str) -> Weights:
-        if role in self.method.shared_roles:
-            return Weights.load(self.folder / "checkpoints" / "best" / f"{role}.safetensors")
-        return Weights.load(site_folder(self.folder, site) / "best" / f"{role}.safetensors")
 
-    @torch.no_grad()
-    def _logits(self, weights: Weights, images: Tensor) -> Tensor:
-        self._network.load(weights)
-        logits: Tensor = self._network.net(images.to(self.device))
-        return logits.cpu()
-
-
-def ask_all(
-    panels: Sequence[Panel], site: str, images: Images, index: Sequence[int]
-) -> list[Answered]:
+def ask_all(panels: Sequence[Panel], site: str, images: Tensor) -> list[Answered]:
     """What every model of every job says of some of a site's images."""
-    x, _ = images.batch(torch.tensor(index))
-    return [answered for panel in panels for answered in panel.ask(site, x)]
+    return [answered for panel in panels for answered in panel.ask(site, images)]
 
 
-def median_scores(
-    panels: Sequence[Panel], site: str, images: Images, score: Callable[[Tensor, Tensor], Tensor]
-) -> np.ndarray:
+def median_scores(panels: Sequence[Panel], site: str, images: Images, task: Task) -> np.ndarray:
     """For every image of a split the median over the models of how well they answer."""
     pieces = []
-    for index in torch.arange(len(images)).split(EVALUATION_BATCH):
-        _, y = images.batch(index)
-        answered = ask_all(panels, site, images, index.tolist())
-        scores = torch.stack([score(one.logits, y) for one in answered])
+    for x, y in batches(images, torch.device("cpu")):
+        scores = torch.stack([_scores(task, one.logits, y) for one in ask_all(panels, site, x)])
         pieces.append(np.median(scores.numpy(), axis=0))
     return np.concatenate(pieces)
+
+
+def _scores(task: Task, logits: Tensor, y: Tensor) -> Tensor:
+    """How well each image is answered: its Dice, or the probability of its true class.
+
+    Accuracy is 0 or 1 an image: too coarse to tell a typical image from an easy one.
+    """
+    if y.ndim == 1:
+        return task.probabilities(logits).double().gather(1, y[:, None])[:, 0]
+    return task.columns(logits, y)[task.main_metric]
 
 
 def at_quantiles(scores: np.ndarray, quantiles: Sequence[float]) -> list[int]:
@@ -103,17 +100,3 @@ def at_quantiles(scores: np.ndarray, quantiles: Sequence[float]) -> list[int]:
     order = np.argsort(scores, kind="stable")
     places = [round(q * (len(order) - 1)) for q in quantiles]
     return [int(order[place]) for place in dict.fromkeys(places)]
-
-
-def score_of(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """How well an image is answered: its Dice, or the probability of its true class.
-
-    Accuracy is 0 or 1 an image: too coarse to tell a typical image from an easy one.
-    """
-
-    def score(logits: Tensor, y: Tensor) -> Tensor:
-        if y.ndim == 1:
-            return task.probabilities(logits).double().gather(1, y[:, None])[:, 0]
-        return task.columns(logits, y)[task.main_metric]
-
-    return score

@@ -29,21 +29,17 @@ def show_trail(console: Console, path: Path) -> None:
     events = list(read_trail(path))
     table = Table("time", "event", "site", "what", Column("bytes", justify="right"), "sha256")
     for event in events:
-        table.add_row(
-            *map(
-                _cell,
-                (
-                    event["time"][:19].replace("T", " "),
-                    event["event"],
-                    event.get("site", ""),
-                    _what(event),
-                    f"{event['bytes']:,}" if "bytes" in event else "",
-                    event.get("sha256", "")[:12],
-                ),
-            )
+        cells = (
+            event["time"][:19].replace("T", " "),
+            event["event"],
+            event.get("site", ""),
+            _what(event),
+            f"{event['bytes']:,}" if "bytes" in event else "",
+            event.get("sha256", "")[:12],
         )
+        table.add_row(*map(_cell, cells))
     console.print(table)
-    for line in sums(events):
+    for line in _sums(events):
         console.print(line, highlight=False)
 
 
@@ -60,15 +56,14 @@ def read_trail(path: Path) -> Iterator[Event]:
                 ) from None
 
 
-def sums(events: list[Event]) -> list[str]:
+def _sums(events: list[Event]) -> Iterator[str]:
     """How many messages and bytes each way, and how many were refused."""
-    lines = []
     for kind in ("sent", "received"):
-        found = [event for event in events if event["event"] == kind]
-        total = sum(event.get("bytes", 0) for event in found)
-        lines.append(f"{kind}: {len(found)} messages, {total:,} bytes")
+        sizes = [event.get("bytes", 0) for event in events if event["event"] == kind]
+        yield f"{kind}: {len(sizes)} messages, {sum(sizes):,} bytes"
     refused = sum(event["event"] == "refused" or "refused" in event for event in events)
-    return [*lines, f"refused: {refused}"] if refused else lines
+    if refused:
+        yield f"refused: {refused}"
 
 
 def _what(event: Event) -> str:

@@ -1,4 +1,4 @@
-"""Validation score against rounds."""
+"""Against rounds: validation scores, and how far each site keeps to itself (lambda')."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from konsil.report.lambdas import LAMBDA
+from konsil.colours import FURTHER_COLOURS
 from konsil.report.series import Series, metric_name
-from konsil.report.style import DASHES, draw_rounds, new_figure
+from konsil.report.style import DASHES, new_figure
 
-SELECTOR = "selector_accuracy"
-Curves = dict[Series, dict[int, list[float]]]  # round -> the values of all seeds
+SELECTOR, LAMBDA = "selector_accuracy", "lambda_prime"  # measures that are no score
+Curve = dict[int, list[float]]  # round -> the values of all seeds
+Curves = dict[Series, Curve]
+Lambdas = dict[str, dict[str, Curve]]  # method -> site -> curve
+BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "title": "at the end"}
 
 
 def curves_of(results: Sequence[Mapping[str, Any]]) -> Curves:
@@ -25,25 +28,33 @@ def curves_of(results: Sequence[Mapping[str, Any]]) -> Curves:
     for result in results:
         for moment in result["history"]:
             for measure, value in moment["means"].items():
-                if measure == LAMBDA:  # no score: it has a picture of its own
-                    continue
-                rounds = curves.setdefault(Series(result["method"], measure), {})
-                rounds.setdefault(moment["round"], []).append(value)
+                if measure != LAMBDA:  # which has a picture of its own
+                    curve = curves.setdefault(Series(result["method"], measure), {})
+                    curve.setdefault(moment["round"], []).append(value)
     return curves
+
+
+def lambdas_of(results: Sequence[Mapping[str, Any]]) -> Lambdas:
+    """The lambda' of every method whose sites find it, from the jobs' results."""
+    lambdas: Lambdas = {}
+    for result in results:
+        for moment in result["history"]:
+            for site, measures in moment["sites"].items():
+                if LAMBDA in measures:
+                    curve = lambdas.setdefault(result["method"], {}).setdefault(site, {})
+                    curve.setdefault(moment["round"], []).append(measures[LAMBDA])
+    return lambdas
 
 
 def draw_curves(curves: Curves, metric: str, colours: Mapping[str, str]) -> Figure:
     """One line a method and role, mean over seeds; the selector's accuracy below."""
     scores = {s: c for s, c in curves.items() if s.role != SELECTOR}
     selectors = {s: c for s, c in curves.items() if s.role == SELECTOR}
+    heights = [3, 1] if selectors else [1]
     figure = new_figure(5.6 if selectors else 4.0)
-    panels = figure.subplots(
-        2 if selectors else 1,
-        1,
-        sharex=True,
-        squeeze=False,
-        height_ratios=[3, 1] if selectors else None,
-    )[:, 0]
+    panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[
+        :, 0
+    ]
     _draw_lines(panels[0], scores, colours, lambda s, end: f"{s.name}  {end:.3f}")
     panels[0].set_ylim(*_range(scores))
     panels[0].set_title(f"Validation {metric_name(metric)} (all sites' images)")
@@ -52,8 +63,25 @@ def draw_curves(curves: Curves, metric: str, colours: Mapping[str, str]) -> Figu
         panels[1].set_ylim(0, 1.04)
         panels[1].yaxis.set_major_formatter(PercentFormatter(1.0))
         panels[1].set_title("Selector is right")
-    panels[-1].set_xlabel("round")
-    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    _label_rounds(panels[-1], "round")
+    return figure
+
+
+def draw_lambdas(lambdas: Lambdas, sites: Sequence[str]) -> Figure:
+    """One panel a method, one line a site: mean over seeds, and their range."""
+    figure = new_figure(0.6 + 2.2 * len(lambdas))
+    panels = figure.subplots(len(lambdas), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (method, by_site) in zip(panels, lambdas.items(), strict=True):
+        axes.grid(axis="y")
+        for number, site in enumerate(s for s in sites if s in by_site):
+            colour = FURTHER_COLOURS[number % len(FURTHER_COLOURS)]
+            line, end = _draw_line(axes, by_site[site], colour)
+            line.set_label(f"{site}  {end:.2f}")
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_title(f"{method}: how far each site keeps to itself")
+        axes.set_ylabel("lambda'")
+        axes.legend(**BESIDE)
+    _label_rounds(panels[-1], "round; 0 is the mean of all specialists, 1 is training alone")
     return figure
 
 
@@ -62,18 +90,31 @@ def _draw_lines(
 ) -> None:
     """Curves with a key in the order of their ends."""
     axes.grid(axis="y")
-    ends: dict[Line2D, tuple[float, str]] = {}
-    for series, curve in curves.items():
-        style = DASHES.get(series.role, "-")
-        line = draw_rounds(axes, curve, colours[series.method], linestyle=style)
+    ends: dict[Line2D, float] = {}
+    for number, (series, curve) in enumerate(curves.items()):
+        line, end = _draw_line(axes, curve, colours[series.method])
+        line.set_linestyle(DASHES.get(series.role, "-"))
         # Equal curves (FedSM's global model is FedAvg's) lie on each other: show each.
-        followers = list(curves)[list(curves).index(series) + 1 :]
-        line.set_linewidth(1.5 + 2.0 * sum(curves[f] == curve for f in followers))
-        end = float(np.mean(curve[max(curve)]))
-        ends[line] = (end, label(series, end))
-    ordered = sorted(ends, key=lambda line: -ends[line][0])
-    place: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "alignment": "left"}
-    axes.legend(ordered, [ends[line][1] for line in ordered], title="at the end", **place)
+        followers = list(curves.values())[number + 1 :]
+        line.set_linewidth(1.5 + 2.0 * followers.count(curve))
+        line.set_label(label(series, end))
+        ends[line] = end
+    axes.legend(handles=sorted(ends, key=lambda line: -ends[line]), alignment="left", **BESIDE)
+
+
+def _draw_line(axes: Axes, curve: Curve, colour: str) -> tuple[Line2D, float]:
+    """The mean over seeds against rounds, and behind it their range; and where it ends."""
+    rounds = sorted(curve)
+    low, mean, high = ([float(f(curve[r])) for r in rounds] for f in (min, np.mean, max))
+    if low != high:
+        axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
+    (line,) = axes.plot(rounds, mean, color=colour)
+    return line, mean[-1]
+
+
+def _label_rounds(axes: Axes, text: str) -> None:
+    axes.set_xlabel(text)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def _range(curves: Curves) -> tuple[float, float]:

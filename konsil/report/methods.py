@@ -6,9 +6,9 @@ import inspect
 import json
 import re
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -27,13 +27,14 @@ from konsil.weights import Weights
 
 SITES = ("one", "two", "three")
 NETWORK = NetworkSpec("unet", in_channels=3, outputs=1, image_size=64, normalise=True)
-# The bounds of pydantic's fields, in words.
-LOW = {"gt": "above", "ge": "at least"}
-HIGH = {"lt": "to below", "le": "to"}
+# The bounds of pydantic's fields, in words; with two of them "at least" is "from".
+BOUNDS = {"gt": "above", "ge": "at least", "lt": "to below", "le": "to"}
 TYPES: dict[Any, str] = {
     int: "a whole number", float: "a number", str: "a text", dict: "a block of keys",
     list: "a list", tuple: "a list",
 }  # fmt: skip
+NEEDS = {"means": "means", "individual": "each model", "images": "all images"}
+ROW = "{:<17} {:>7} {:>7} {:>5}  {:<12}  {}"  # 80 columns, but for the longest lists of models
 LEFT = 38  # columns for `setting = default`
 
 
@@ -44,13 +45,8 @@ class Setting:
     name: str
     default: Any  # None may be a value; `required` says if there is no default
     allowed: str
-    description: str = ""
-    required: bool = False
-
-    @property
-    def value(self) -> str:
-        """The default as one writes it into the file."""
-        return "(required)" if self.required else json.dumps(self.default).strip('"')
+    description: str
+    required: bool
 
 
 @dataclass(frozen=True)
@@ -63,10 +59,10 @@ class Facts:
     needs: str  # means, or individual models, or all images
     models: list[str]  # who answers
     settings: list[Setting]
-    gets: float | None = None  # by a site in round 1, in models; None: not defined
-    sends: float | None = None
-    work: float | None = None  # local, in units of FedAvg's
-    remarks: list[str] = field(default_factory=list)
+    gets: float | None  # by a site in round 1, in models; None: not defined
+    sends: float | None
+    work: float | None  # local, in units of FedAvg's
+    remarks: list[str]
 
 
 def print_methods(console: Console, name: str | None = None, as_json: bool = False) -> None:
@@ -104,36 +100,34 @@ def reference() -> Reference:
     task = make_task(TaskConfig(), ["structure"])
     # twice as many images to train with as to validate, as the default split has it
     train, val = (dict.fromkeys(SITES, count) for count in (200, 100))
-    return Reference(
-        NETWORK,
-        task,
-        TrainingConfig(),
-        SITES,
-        rounds=100,
-        seed=0,
-        images=train,
-        validation=val,
-    )
+    return Reference(NETWORK, task, TrainingConfig(), SITES, 100, 0, train, val)
 
 
 def facts_of(cls: type[Method]) -> Facts:
     """What a method is, and what it costs in the reference federation."""
-    known: dict[str, Any] = {
-        "name": cls.name,
-        "paper": cls.paper,
-        "summary": (inspect.getdoc(cls) or "").split("\n")[0],
-        "needs": "images" if cls.pooled else cls.needs,
-        "settings": [_setting(name, field) for name, field in cls.Settings.model_fields.items()],
-        "remarks": [cls.travels] if cls.travels else [],
-    }
+    remarks = [cls.travels] if cls.travels else []
+    models, gets, sends, work = ["?"], None, None, None
     try:
         method = make_method(MethodConfig(name=cls.name), reference())
     except ConfigError as error:  # a method need not fit this federation, or have all defaults
-        return Facts(**known | {"models": ["?"], "remarks": [*known["remarks"], str(error)]})
-    known["models"] = [*method.shared_roles, *method.private_roles]
-    known["models"] += ["super"] if cls.super_model else []
-    gets, sends = (None, None) if cls.pooled else traffic(method)
-    return Facts(**known, gets=gets, sends=sends, work=method.work())
+        remarks.append(str(error))
+    else:
+        models = [*method.shared_roles, *method.private_roles, *["super"] * cls.super_model]
+        work = method.work()
+        if not cls.pooled:
+            gets, sends = traffic(method)
+    return Facts(
+        name=cls.name,
+        paper=cls.paper,
+        summary=(inspect.getdoc(cls) or "").split("\n")[0],
+        needs="images" if cls.pooled else cls.needs,
+        models=models,
+        settings=[_setting(name, field) for name, field in cls.Settings.model_fields.items()],
+        gets=gets,
+        sends=sends,
+        work=work,
+        remarks=remarks,
+    )
 
 
 def traffic(method: Method) -> tuple[float, float]:
@@ -158,25 +152,19 @@ def _setting(name: str, field: FieldInfo) -> Setting:
 
 def _allowed(annotation: Any, metadata: list[Any]) -> str:
     """The values that a setting takes, in words."""
+    kinds = get_args(annotation)
     if get_origin(annotation) in (Union, UnionType):
-        kinds = [a for a in get_args(annotation) if a is not type(None)]
-        return " or ".join(_allowed(kind, metadata) for kind in kinds)
+        return " or ".join(_allowed(kind, metadata) for kind in kinds if kind is not NoneType)
     if get_origin(annotation) is Literal:
-        return ", ".join(map(str, get_args(annotation)))
+        return ", ".join(map(str, kinds))
     if annotation is bool:
         return "true, false"
-    kind, bounds = TYPES.get(get_origin(annotation) or annotation, ""), _bounds(metadata)
+    found = [(k, getattr(m, k)) for k in BOUNDS for m in metadata if hasattr(m, k)]
+    bounds = " ".join(f"{BOUNDS[k]} {value:g}" for k, value in found)
+    if len(found) > 1:
+        bounds = bounds.replace("at least", "from")
+    kind = TYPES.get(get_origin(annotation) or annotation, "")
     return bounds if annotation is float and bounds else f"{kind} {bounds}".strip()
-
-
-def _bounds(metadata: list[Any]) -> str:
-    """The range of a number, in words."""
-    found = {k: getattr(m, k) for m in metadata for k in (*LOW, *HIGH) if hasattr(m, k)}
-    low = next((f"{words} {found[k]:g}" for k, words in LOW.items() if k in found), "")
-    high = next((f"{words} {found[k]:g}" for k, words in HIGH.items() if k in found), "")
-    if low and high:
-        low = low.replace("at least", "from")
-    return f"{low} {high}".strip()
 
 
 # How it is printed
@@ -184,38 +172,37 @@ def _bounds(metadata: list[Any]) -> str:
 
 def overview(facts: list[Facts]) -> Group:
     """A line a method, and its paper below."""
-    lines = [Text(_row("method", "gets", "sends", "work", "server needs", "models"), "underline")]
+    title = ROW.format("method", "gets", "sends", "work", "server needs", "models")
+    lines = [Text(title, "underline")]
     for f in facts:
-        sizes = (_size(f.gets), _size(f.sends), _number(f.work))
-        lines.append(Text(_row(f.name, *sizes, _needs(f), ", ".join(f.models)), "bold"))
+        needs = "nothing" if f.sends == 0 else NEEDS[f.needs]
+        numbers = (_size(f.gets), _size(f.sends), "?" if f.work is None else _number(f.work))
+        lines.append(Text(ROW.format(f.name, *numbers, needs, ", ".join(f.models)), "bold"))
         lines.append(Text(f"  {f.paper}", "dim"))
     return Group(*lines)
 
 
-def _row(name: str, gets: str, sends: str, work: str, needs: str, models: str) -> str:
-    """Below 80 columns, but for the longest lists of models."""
-    return f"{name:<17} {gets:>7} {sends:>7} {work:>5}  {needs:<12}  {models}"
+def _size(models: float | None) -> str:
+    if models is None:
+        return "-"
+    return "nothing" if models == 0 else _number(models)
 
 
-def _needs(facts: Facts) -> str:
-    return "nothing" if facts.sends == 0 else NEEDS[facts.needs]
-
-
-NEEDS = {"means": "means", "individual": "each model", "images": "all images"}
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def remarks(facts: list[Facts]) -> Group:
     """What the numbers mean, and where they are not the whole truth."""
     size = reference().initial(NETWORK).layout.size
     legend = (
-        "gets, sends: what a site receives and sends in a round, in models (1 is the default "
+        "\ngets, sends: what a site receives and sends in a round, in models (1 is the default "
         f"U-Net's {size / 1e6:.2f} M values), with three sites and default settings. work: local "
         "training in units of FedAvg's, by definition. server needs: means of what sites send, or "
         "each site's own model."
     )
-    lines: list[RenderableType] = [Text(), Text(legend)]
-    lines += [Text(f"{f.name}: {remark}") for f in facts for remark in f.remarks]
-    return Group(*lines)
+    lines = (Text(f"{f.name}: {remark}") for f in facts for remark in f.remarks)
+    return Group(Text(legend), *lines)
 
 
 def settings_list(facts: list[Facts]) -> Group:
@@ -236,40 +223,29 @@ def settings_grid(settings: list[Setting]) -> RenderableType:
     grid.add_column(width=LEFT, overflow="fold")
     grid.add_column(overflow="fold")
     for s in settings:
-        meaning = f"null: {s.description}" if s.value == "null" and s.description else s.description
-        words = "; ".join(text for text in (s.allowed, meaning) if text)
-        grid.add_row(f"{s.name} = {s.value}", words)
+        default = "(required)" if s.required else json.dumps(s.default).strip('"')
+        null = "null: " if s.description and default == "null" else ""
+        words = "; ".join(filter(None, [s.allowed, f"{null}{s.description}"]))
+        grid.add_row(f"{s.name} = {default}", words)
     return Padding(grid, (0, 0, 0, 2))
 
 
 def in_full(facts: Facts, cls: type[Method]) -> Group:
     """One method: what its class and its file say, its numbers, its settings."""
     module = sys.modules[cls.__module__]
-    parts: list[RenderableType] = [Text.assemble((facts.name, "bold"), f": {facts.paper}"), Text()]
-    for text in (inspect.getdoc(cls), inspect.getdoc(module)):
-        parts += [Text(paragraph + "\n") for paragraph in _paragraphs(text or "")]
+    parts: list[RenderableType] = [Text.assemble((facts.name, "bold"), f": {facts.paper}\n")]
+    parts += [Text(f"{p}\n") for p in (*_paragraphs(cls), *_paragraphs(module))]
     parts += [overview([facts]), remarks([facts])]
     if facts.settings:
         parts += [Text("\nSettings, with their defaults\n"), settings_grid(facts.settings)]
-        parts += [Text(f"\n{p}") for p in _paragraphs(inspect.getdoc(cls.Settings) or "")]
-    parts.append(Text(f"\n{module.__file__}", style="dim"))
-    return Group(*parts)
+        parts += [Text(f"\n{p}") for p in _paragraphs(cls.Settings)]
+    return Group(*parts, Text(f"\n{module.__file__}", style="dim"))
 
 
-def _paragraphs(text: str) -> list[str]:
-    """Paragraphs that may be wrapped; those with indented lines (equations) as they are."""
+def _paragraphs(documented: object) -> list[str]:
+    """Of a docstring; those without indented lines (equations) may be wrapped."""
     return [
         block if re.search(r"^\s", block, re.MULTILINE) else block.replace("\n", " ")
-        for block in text.split("\n\n")
+        for block in (inspect.getdoc(documented) or "").split("\n\n")
         if block.strip()
     ]
-
-
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def _size(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "nothing" if value == 0 else _number(value)

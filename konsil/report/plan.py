@@ -17,16 +17,16 @@ SPLITS = ("train", "val", "test")
 
 def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> None:
     """Sites, settings, what travels, what the server sees."""
+    e = plan.experiment
+    methods = {job.method: plan.method(job) for job in plan.jobs[:: len(e.seeds)]}
     console.print(headline(plan), highlight=False)
     console.print(sites_table(plan))
-    console.print(traffic_table(plan))
-    for config, method in zip(plan.experiment.methods, _methods(plan), strict=True):
-        warnings = [*warnings, *(f"{config.title}: {w}" for w in method.warnings())]
-    e = plan.experiment
+    console.print(traffic_table(methods))
+    notes = [*warnings, *(f"{t}: {w}" for t, m in methods.items() for w in m.warnings())]
     if e.server.deadline and e.engine.name == "inprocess":
-        warnings = [*warnings, "server.deadline means nothing to the inprocess engine"]
-    for warning in warnings:
-        console.print(f"[yellow]note:[/] {escape(warning)}", highlight=False)
+        notes.append("server.deadline means nothing to the inprocess engine")
+    for note in notes:
+        console.print(f"[yellow]note:[/] {escape(note)}", highlight=False)
 
 
 def headline(plan: Plan) -> str:
@@ -60,45 +60,37 @@ def sites_table(plan: Plan) -> Table:
     return table
 
 
-def traffic_table(plan: Plan) -> Table:
+def traffic_table(methods: dict[str, Method]) -> Table:
     """What a site receives and sends in a round, and what the server sees of it."""
     table = Table(
         "method", "parts, in values", "a site receives", "sends", "the server sees",
         title="One round", title_justify="left",
     )  # fmt: skip
-    for config, method in zip(plan.experiment.methods, _methods(plan), strict=True):
+    for title, method in methods.items():
         initial = method.initial_parts()
         received = method.sent(method.context.sites[0], initial)
         down = {n: p.layout.size for n, p in received.items()}
         up = {n: lay.size for n, lay in method.uploads(initial).items()}
-        parts = ", ".join(f"{n} {_count(v)}" for n, v in {**down, **up}.items())
-        if method.pooled:
-            table.add_row(config.title, parts, "-", "-", SEES_IMAGES)
-            continue
-        row = (config.title, parts or "-", _bytes(down), _bytes(up), sees(method, list(up)))
-        table.add_row(*row)
+        parts = ", ".join(f"{n} {_count(v)}" for n, v in {**down, **up}.items()) or "-"
+        traffic = ("-", "-") if method.pooled else (_bytes(down), _bytes(up))
+        table.add_row(title, parts, *traffic, sees(method, list(up)))
     return table
-
-
-SEES_IMAGES = "all images: between hospitals this is not possible"
 
 
 def sees(method: Method, uploads: list[str]) -> str:
     """In words, what the server learns."""
+    if method.pooled:
+        return "all images: between hospitals this is not possible"
     if not uploads:
         return "validation scores only"
-    text = f"each site's {', '.join(uploads)}; it keeps their means"
-    if method.needs == "individual":
-        text = f"each site's {', '.join(uploads)}, and it needs them one by one"
+    single = method.needs == "individual"
+    text = f"each site's {', '.join(uploads)}"
+    text += ", and it needs them one by one" if single else "; it keeps their means"
     if method.super_model:
         text += "; at the end each site's specialist"
     if method.travels:
         text += f"; {method.travels}"
     return text + "; validation scores"
-
-
-def _methods(plan: Plan) -> list[Method]:
-    return [plan.method(job) for job in plan.jobs[:: len(plan.experiment.seeds)]]
 
 
 def _count(values: int) -> str:

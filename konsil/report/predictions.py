@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from contourpy import contour_generator
 from matplotlib import patheffects
 from matplotlib.axes import Axes
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from konsil.colours import structure_colour
 from konsil.data import Images
-from konsil.report.answers import Answered
+from konsil.report.answers import Answered, Panel, ask_all
 from konsil.report.style import FAINT, RIGHT, WIDTH, WRONG, new_figure
 from konsil.tasks import Task
 
@@ -39,17 +40,17 @@ class PictureRow:
 
 
 def picture_rows(
-    labels: Sequence[str], images: Images, index: Sequence[int], answered: Sequence[Answered]
+    panels: Sequence[Panel], site: str, images: Images, index: Sequence[int], labels: Sequence[str]
 ) -> list[PictureRow]:
-    """Answers to several images, taken apart into a row an image."""
+    """A row for each of some images of a site, with every model's answer."""
+    answered = ask_all(panels, site, images.batch(torch.tensor(index))[0])
     rows = []
-    for place, (label, number) in enumerate(zip(labels, index, strict=True)):
-        pixels = images.images[number].permute(1, 2, 0).numpy()
+    for place, (number, label) in enumerate(zip(index, labels, strict=False)):
+        pixels = images.images[number].permute(1, 2, 0).numpy().squeeze()
         single = [
-            Answered(a.series, a.logits[place], None if a.asked is None else [a.asked[place]])
-            for a in answered
+            Answered(a.series, a.logits[place], a.asked and [a.asked[place]]) for a in answered
         ]
-        rows.append(PictureRow(label, pixels.squeeze(), images.targets[number], single))
+        rows.append(PictureRow(label, pixels, images.targets[number], single))
     return rows
 
 
@@ -81,9 +82,8 @@ class _Place:
     def show(self, image: np.ndarray) -> None:
         """An image that fills the square."""
         extent = (self.left, self.left + self.size, self.top + self.size, self.top)
-        self.axes.imshow(
-            image, cmap="gray", vmin=0, vmax=255, interpolation="nearest", extent=extent
-        )
+        style: Any = {"cmap": "gray", "vmin": 0, "vmax": 255, "interpolation": "nearest"}
+        self.axes.imshow(image, extent=extent, **style)
 
     def text(self, x: float, y: float, text: str, size: float = TINY, **style: Any) -> None:
         """Text centred at a place given as shares of the square."""
@@ -94,10 +94,10 @@ class _Place:
         """What is written under the square."""
         self.text(0.5, 1.04, text, va="top")
 
-    def bar(self, value: float, top: float, height: float, colour: str) -> None:
+    def bar(self, value: float, colour: str) -> None:
         """A bar from the left edge; a value of 1 reaches the right edge."""
-        corner = (self.left, self.top + top * self.size)
-        box = Rectangle(corner, value * self.size, height * self.size, facecolor=colour)
+        corner = (self.left, self.top + 0.48 * self.size)
+        box = Rectangle(corner, value * self.size, 0.1 * self.size, facecolor=colour)
         self.axes.add_patch(box)
 
     def outline(self, maps: np.ndarray) -> None:
@@ -112,8 +112,8 @@ class _Place:
                 self.top + rows / values.shape[0] * self.size,
                 np.pad(values, 1),
             ).lines(0.5)
-            lines = LineCollection(segments, colors=structure_colour(number), linewidths=1.0)
-            lines.set_path_effects(HALO)
+            colour = structure_colour(number)
+            lines = LineCollection(segments, colors=colour, linewidths=1.0, path_effects=HALO)
             self.axes.add_collection(lines, autolim=False)
 
 
@@ -153,14 +153,10 @@ class _Canvas:
     def foot(self, caption: str, keys: list[Line2D]) -> None:
         """What the picture shows, and the key to its colours."""
         self.axes.text(LEFT, self.height - 0.08, caption, fontsize=SMALL, color=FAINT)
+        corner = (LEFT / self.width, 0.26 / self.height)
+        style: Any = {"fontsize": SMALL, "borderaxespad": 0, "borderpad": 0}
         self.axes.legend(
-            handles=keys,
-            loc="lower left",
-            bbox_to_anchor=(LEFT / self.width, 0.26 / self.height),
-            ncols=len(keys),
-            fontsize=SMALL,
-            borderaxespad=0,
-            borderpad=0,
+            handles=keys, loc="lower left", bbox_to_anchor=corner, ncols=len(keys), **style
         )
 
 
@@ -175,19 +171,6 @@ def _draw_outlines(place: _Place, row: PictureRow, answered: Answered | None, ta
     place.below("\n".join([f"{float(score):.2f}", *_asked(answered)]))
 
 
-def _asked(answered: Answered) -> list[str]:
-    return [f"asked: {name}" for name in answered.asked or []]
-
-
-def _outline_keys(task: Task) -> list[Line2D]:
-    keys = []
-    for number, name in enumerate(task.labels):
-        key = Line2D([], [], color=structure_colour(number), linewidth=1.6, label=name)
-        key.set_path_effects(HALO)
-        keys.append(key)
-    return keys
-
-
 def _draw_class(place: _Place, row: PictureRow, answered: Answered | None, task: Task) -> None:
     """The image with its true class, or a model's probability as a bar: right or wrong."""
     true = int(row.target)
@@ -198,23 +181,29 @@ def _draw_class(place: _Place, row: PictureRow, answered: Answered | None, task:
     probabilities = task.probabilities(answered.logits[None])[0]
     said = int(probabilities.argmax())
     colour, verdict = (RIGHT, "right") if said == true else (WRONG, "wrong")
-    value = float(probabilities[shown_class(task, said)])
+    # of two classes the positive one's, else that of the model's choice
+    value = float(probabilities[1 if len(task.labels) == 2 else said])
     place.text(0.5, 0.40, f"{value:.2f}", 13, color=colour)
-    place.bar(1.0, 0.48, 0.1, "#E6E6E6")
-    place.bar(value, 0.48, 0.1, colour)
+    place.bar(1.0, "#E6E6E6")
+    place.bar(value, colour)
     place.text(0.5, 0.75, f"{task.labels[said]}: {verdict}")
     place.below("\n".join(_asked(answered)))
 
 
-def shown_class(task: Task, said: int) -> int:
-    """The class whose probability is written: of two the positive one, else the model's choice."""
-    return 1 if len(task.labels) == 2 else said
+def _asked(answered: Answered) -> list[str]:
+    return [f"asked: {name}" for name in answered.asked or []]
+
+
+def _outline_keys(task: Task) -> list[Line2D]:
+    style: Any = {"linewidth": 1.6, "path_effects": HALO}
+    return [
+        Line2D([], [], color=structure_colour(number), label=name, **style)
+        for number, name in enumerate(task.labels)
+    ]
 
 
 def _class_keys(task: Task) -> list[Line2D]:
     shown = task.labels[1] if len(task.labels) == 2 else "the class that it names"
-    keys = ((RIGHT, "right"), (WRONG, f"wrong; the number is the model's probability of {shown}"))
-    return [
-        Line2D([], [], color=colour, label=label, linestyle="none", marker="s", markersize=7)
-        for colour, label in keys
-    ]
+    keys = {RIGHT: "right", WRONG: f"wrong; the number is the model's probability of {shown}"}
+    style: Any = {"linestyle": "none", "marker": "s", "markersize": 7}
+    return [Line2D([], [], color=colour, label=label, **style) for colour, label in keys.items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
+from statistics import stdev
 from typing import NamedTuple
 
 from konsil.evaluation.results import Row
@@ -17,7 +18,7 @@ METRIC_NAMES = {"dice": "Dice", "auc": "AUC"}
 def metric_name(metric: str) -> str:
     """A metric as people write it; `dice_cup` is the Dice of the cup."""
     first, _, rest = metric.partition("_")
-    return " ".join([METRIC_NAMES.get(first, first), *filter(None, [rest])])
+    return f"{METRIC_NAMES.get(first, first)} {rest}".strip()
 
 
 class Series(NamedTuple):
@@ -51,14 +52,13 @@ class Estimate:
     @property
     def half_width(self) -> float | None:
         """t(0.975, n - 1) s / sqrt(n), Student's interval of the mean; one seed has none."""
-        n, mean = len(self.values), self.mean
+        n = len(self.by_seed)
         if n == 1:
             return None
         # Here and not above: a tenth of a second of import that one seed does not need.
         from scipy.special import stdtrit
 
-        deviation = sqrt(sum((v - mean) ** 2 for v in self.values) / (n - 1))
-        return float(stdtrit(n - 1, 0.975)) * deviation / sqrt(n)
+        return float(stdtrit(n - 1, 0.975)) * stdev(self.values) / sqrt(n)
 
     @property
     def short(self) -> str:

@@ -1,23 +1,42 @@
-"""What `konsil show` prints of a run folder."""
+"""What `konsil show` prints of a run folder: the papers' table, and where the run stands.
+
+The table has a line a method and role, a column a site, then the two means.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import mean
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from konsil.errors import RunError
-from konsil.evaluation.results import Row, read_results
+from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row, read_results
 from konsil.federation.plan import Plan
 from konsil.federation.runner import RESULT_FILES, read_plan
 from konsil.federation.server import RECORD, Record
-from konsil.report.tables import result_table, selector_lines
+from konsil.report.series import YARDSTICK, Estimate, Estimates, estimates_of, metric_name
+
+MISSING = "–"
+NARROWEST_NAME, NARROWEST_MEAN, NARROWEST_NUMBER = 16, 7, 5  # columns of a terminal
+SITES_WITH_INTERVALS = 3  # with more of them, intervals in every cell exceed 120 columns
+MEANS = {CLIENT_AVERAGE: "client average", GLOBAL: "global"}  # after the sites
+SPLITS = {"test": "test", "val": "validation"}
+CHECKPOINTS = {
+    "best": "checkpoints chosen on validation images",
+    "last": "the models after the last round",
+}
 
 
 def show_run(console: Console, folder: Path, split: str = "test", checkpoint: str = "best") -> None:
     """The table in the papers' layout, the selector, jobs that are not done, the pictures."""
-    if split not in ("test", "val"):
+    if split not in SPLITS:
         raise RunError(f"--split {split}: test or val")
     if checkpoint not in RESULT_FILES:
         raise RunError(f"--checkpoint {checkpoint}: best or last")
@@ -25,16 +44,15 @@ def show_run(console: Console, folder: Path, split: str = "test", checkpoint: st
     plan = Plan.from_json(facts, methods=False)  # a plugin may have moved on since
     path = folder / RESULT_FILES[checkpoint]
     rows = read_results(path) if path.exists() else []
-    if rows:
-        for metric in main_metrics(rows, split):
-            console.print(result_table(rows, plan.sites, metric, split, checkpoint))
-        for line in (*selector_lines(rows), *gamma_lines(plan, folder, checkpoint)):
-            console.print(line, highlight=False)
-    for line in unfinished(plan, folder, rows, facts["hash"]):
-        console.print(line, highlight=False)
+    for metric in main_metrics(rows, split):
+        console.print(result_table(rows, plan.sites, metric, split, checkpoint))
+    lines = [*selector_lines(rows), *gamma_lines(plan, folder, checkpoint)] if rows else []
+    lines += unfinished(plan, folder, rows, facts["hash"])
     pictures = sorted(p.name for p in (folder / "figures").glob("*.png"))
     if pictures:
-        console.print(f"pictures: {folder / 'figures'} ({', '.join(pictures)})", highlight=False)
+        lines.append(f"pictures: {folder / 'figures'} ({', '.join(pictures)})")
+    for line in lines:
+        console.print(line, highlight=False)
 
 
 def main_metrics(rows: list[Row], split: str) -> list[str]:
@@ -44,26 +62,100 @@ def main_metrics(rows: list[Row], split: str) -> list[str]:
     return [m for m in there if not any(m.startswith(f"{other}_") for other in there)]
 
 
-def unfinished(plan: Plan, folder: Path, rows: list[Row], hash: str) -> list[str]:
-    """A line for every job that has no result yet."""
-    done = {(row.method, row.seed) for row in rows}
+def result_table(
+    rows: list[Row],
+    sites: Sequence[str],
+    metric: str,
+    split: str = "test",
+    checkpoint: str = "best",
+) -> Table:
+    """The table for a terminal, best values bold; with six sites it fits into 80 columns."""
+    wanted = [r for r in rows if (r.metric, r.split) == (metric, split)]
+    if not wanted:
+        known = ", ".join(sorted({f"{r.metric} on {r.split}" for r in rows})) or "none"
+        raise RunError(f"results: no {metric} on {split}; there is {known}")
+    caption = _caption(wanted, len(sites), checkpoint)
+    table = Table(caption=caption, caption_justify="left", header_style="bold")
+    table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
+    table.add_column("method", no_wrap=True, min_width=NARROWEST_NAME)
+    columns = (*sites, *MEANS)
+    for column in columns:
+        title = escape(MEANS.get(column, column))
+        narrowest = NARROWEST_MEAN if column in MEANS else NARROWEST_NUMBER
+        # long names are folded, numbers never
+        table.add_column(title, justify="right", overflow="fold", min_width=narrowest)
+    lines = estimates_of(wanted, metric, split, columns)
+    best = {column: _best(lines, column) for column in columns}
+    intervals = columns if len(sites) <= SITES_WITH_INTERVALS else tuple(MEANS)
+    for series, cells in lines.items():
+        bold = {} if series.role == YARDSTICK else best
+        numbers = (_cell(cells.get(c), c in intervals, bold.get(c)) for c in columns)
+        table.add_row(escape(series.name), *numbers)
+    return table
+
+
+def _best(lines: Estimates, column: str) -> str | None:
+    """How the best of a column reads, if it has a rival; who pools the images does not compete."""
+    competing = [
+        cells[column].short
+        for series, cells in lines.items()
+        if series.role != YARDSTICK and column in cells
+    ]
+    return max(competing, key=float) if len(competing) > 1 else None
+
+
+def _cell(estimate: Estimate | None, interval: bool, best: str | None) -> Text:
+    """A number, its interval on a line of its own."""
+    if estimate is None:
+        return Text(MISSING)
+    text = estimate.full.replace(" ± ", "\n±") if interval else estimate.short
+    return Text(text, style="bold" if estimate.short == best else "")
+
+
+def _caption(rows: Sequence[Row], sites: int, checkpoint: str) -> str:
+    seeds = sorted({r.seed for r in rows})
+    several = f"mean of {len(seeds)} seeds, ± is the half-width of the 95 % confidence interval"
+    return (
+        f"{metric_name(rows[0].metric)}, {max(r.n for r in rows)} {SPLITS[rows[0].split]} images "
+        f"of {sites} sites; {several if len(seeds) > 1 else f'seed {seeds[0]}'}; "
+        f"{CHECKPOINTS[checkpoint]}; "
+        f"bold: best of its column ({YARDSTICK} apart: it pools the images)."
+    )
+
+
+def selector_lines(rows: list[Row]) -> list[str]:
+    """For every super model, how often its selector is right and how often it is followed."""
     lines = []
-    for job in plan.jobs:
-        if (job.method, job.seed) in done:
-            continue
-        record = folder / job.name / "server" / RECORD
-        reached = Record.load(record, hash).round if record.exists() else 0
-        lines.append(f"{job.name}: round {reached} of {plan.experiment.rounds}")
+    found = [r for r in rows if (r.role, r.split, r.site) == ("super", "test", GLOBAL)]
+    for method in dict.fromkeys(r.method for r in found):
+        right, asked = (
+            [r.value for r in found if (r.method, r.metric) == (method, metric)]
+            for metric in ("selector_accuracy", "asked_specialist")
+        )
+        if right and asked:
+            seeds = f" (mean of {len(right)} seeds)" if len(right) > 1 else ""
+            lines.append(
+                f"{method}: the selector names the right site for {100 * mean(right):.1f} % of the "
+                f"test images; a specialist answers {100 * mean(asked):.1f} %{seeds}"
+            )
     return lines
 
 
-def gamma_lines(plan: Plan, folder: Path, checkpoint: str) -> list[str]:
+def gamma_lines(plan: Plan, folder: Path, checkpoint: str) -> Iterator[str]:
     """The threshold of every super model, which validation images have chosen."""
-    lines = []
     for job in plan.jobs:
         path = folder / job.name / "result.json"
         if path.exists():
             gamma = json.loads(path.read_text(encoding="utf-8"))["gamma"].get(checkpoint)
             if gamma is not None:
-                lines.append(f"{job.name}: gamma {gamma:g}, chosen on validation images")
-    return lines
+                yield f"{job.name}: gamma {gamma:g}, chosen on validation images"
+
+
+def unfinished(plan: Plan, folder: Path, rows: list[Row], hash: str) -> Iterator[str]:
+    """A line for every job that has no result yet."""
+    done = {(row.method, row.seed) for row in rows}
+    for job in plan.jobs:
+        if (job.method, job.seed) not in done:
+            record = folder / job.name / "server" / RECORD
+            reached = Record.load(record, hash).round if record.exists() else 0
+            yield f"{job.name}: round {reached} of {plan.experiment.rounds}"

@@ -34,34 +34,29 @@ def draw_sites(
     if reference:
         gains = gains_over(lines, reference)
         _draw_marks(panels[1], rows, gains, colours)
-        _draw_zero(panels[1])
+        panels[1].axvline(0, color=INK, linewidth=1)
+        panels[1].xaxis.set_major_formatter(lambda gain, _: f"{gain:+.2f}" if gain else "0")
         panels[1].set_title(f"Gain over {reference.name}")
         panels[1].set_xlabel(f"right of the line: better than {reference.name}")
-    figure.legend(
-        handles=[_key(series, colours) for series in lines],
-        loc="outside lower center",
-        ncols=min(len(lines), 4),
-    )
+    keys = [Line2D([], [], label=s.name, **_mark(s, colours)) for s in lines]
+    figure.legend(handles=keys, loc="outside lower center", ncols=min(len(lines), 4))
     return figure
 
 
 def reference_of(lines: Estimates) -> Series | None:
     """What a gain is measured against: training alone, or else FedAvg's kind of model."""
-    for role in (ALONE, GLOBAL):
-        for series in lines:
-            if series.role == role and len(lines) > 1:
-                return series
-    return None
+    found = [series for role in (ALONE, GLOBAL) for series in lines if series.role == role]
+    return found[0] if found and len(lines) > 1 else None
 
 
 def gains_over(lines: Estimates, reference: Series) -> Estimates:
     """The difference to the reference seed by seed; the reference itself is left out."""
-    gains: Estimates = {}
-    for series, cells in lines.items():
-        if series != reference:
-            both = {column: (e, lines[reference].get(column)) for column, e in cells.items()}
-            gains[series] = {c: difference(e, b) for c, (e, b) in both.items() if b is not None}
-    return gains
+    base = lines[reference]
+    return {
+        series: {c: difference(estimate, base[c]) for c, estimate in cells.items() if c in base}
+        for series, cells in lines.items()
+        if series != reference
+    }
 
 
 def difference(estimate: Estimate, base: Estimate) -> Estimate:
@@ -82,36 +77,24 @@ def _draw_marks(
     axes.axhline(len(rows) - len(SUMMARIES) - 0.5, color=FAINT, linewidth=0.8)
     for lane, (series, cells) in enumerate(lines.items()):
         shift = 0.8 * ((lane + 0.5) / len(lines) - 0.5)
+        mark = _mark(series, colours)
         for place, row in enumerate(rows):
             if row in cells:
-                _draw_mark(axes, place + shift, cells[row], series, colours)
+                height, values = place + shift, cells[row].values
+                if min(values) < max(values):
+                    ends, colour = [min(values), max(values)], mark["color"]
+                    axes.plot(ends, [height, height], color=colour, linewidth=1, alpha=0.5)
+                axes.plot([cells[row].mean], [height], **mark)
 
 
-def _draw_mark(
-    axes: Axes, height: float, estimate: Estimate, series: Series, colours: Mapping[str, str]
-) -> None:
-    colour = colours[series.method]
-    low, high = min(estimate.values), max(estimate.values)
-    if low < high:
-        axes.plot([low, high], [height, height], color=colour, linewidth=1, alpha=0.5)
-    axes.plot([estimate.mean], [height], color=colour, **_mark(series))
-
-
-def _mark(series: Series) -> dict[str, Any]:
+def _mark(series: Series, colours: Mapping[str, str]) -> dict[str, Any]:
+    thin = series.role in (ALONE, YARDSTICK)  # a stroke, no area
     return {
+        "color": colours[series.method],
         "marker": MARKERS.get(series.role, "o"),
-        "markersize": 7 if series.role in (ALONE, YARDSTICK) else 5,
-        "markeredgewidth": 2.2 if series.role in (ALONE, YARDSTICK) else 1.2,
+        "markersize": 7 if thin else 5,
+        "markeredgewidth": 2.2 if thin else 1.2,
         # hollow: the one model for all; filled: the answer that is made for the site
         "markerfacecolor": "white" if series.role == GLOBAL else None,
         "linestyle": "none",
     }
-
-
-def _key(series: Series, colours: Mapping[str, str]) -> Line2D:
-    return Line2D([], [], color=colours[series.method], label=series.name, **_mark(series))
-
-
-def _draw_zero(axes: Axes) -> None:
-    axes.axvline(0, color=INK, linewidth=1)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:+.2f}" if value else "0")

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from PIL import Image
 
 from konsil.colours import FIXED_COLOURS, FURTHER_COLOURS
@@ -54,12 +51,11 @@ LOOK: Any = {
 def method_colours(plan: Plan) -> dict[str, str]:
     """A colour for every method by its title: always the same for the well-known ones."""
     colours: dict[str, str] = {}
-    further = list(FURTHER_COLOURS)
+    further = cycle(FURTHER_COLOURS)
     for method in plan.experiment.methods:
         colour = FIXED_COLOURS.get(method.name)
         if colour is None or colour in colours.values():
-            colour = further.pop(0)
-            further.append(colour)
+            colour = next(further)
         colours[method.title] = colour
     return colours
 
@@ -71,31 +67,20 @@ def look() -> Any:
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
     """An empty figure that belongs to nobody's global state."""
-    figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
     """A PNG below the limit, there whole or not at all."""
+    for encoded in _encodings(figure):
+        if len(encoded) <= MOST_BYTES:
+            break
     with replacing(path) as file:
-        file.write(_small_enough(_encodings(figure)))
+        file.write(encoded)
     return path
 
 
-def draw_rounds(
-    axes: Axes, by_round: Mapping[int, list[float]], colour: str, **style: Any
-) -> Line2D:
-    """The mean over seeds against rounds, and behind it their range."""
-    rounds = sorted(by_round)
-    low, mean, high = ([float(f(by_round[r])) for r in rounds] for f in (min, np.mean, max))
-    if low != high:
-        axes.fill_between(rounds, low, high, color=colour, alpha=0.12, linewidth=0)
-    (line,) = axes.plot(rounds, mean, color=colour, **style)
-    return line
-
-
-def _encodings(figure: Figure) -> Iterable[bytes]:
+def _encodings(figure: Figure) -> Iterator[bytes]:
     """The figure as PNG: as drawn, or else with few colours and ever fewer pixels."""
     for dpi in SMALLER_DPI:
         drawn = io.BytesIO()
@@ -116,10 +101,3 @@ def _with_palette(picture: Image.Image) -> bytes:
     packed = io.BytesIO()
     indexed.save(packed, "png", optimize=True)
     return packed.getvalue()
-
-
-def _small_enough(encodings: Iterable[bytes]) -> bytes:
-    for encoded in encodings:
-        if len(encoded) <= MOST_BYTES:
-            break
-    return encoded

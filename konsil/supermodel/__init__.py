@@ -17,7 +17,7 @@ from torch import Tensor
 
 from konsil.errors import ConfigError, DataError, StateError
 from konsil.networks import NetworkSpec, build_network, check_spec
-from konsil.networks.outputs import TO_PROBABILITIES, blended
+from konsil.networks.outputs import TARGETS, blended
 from konsil.weights import BoundNetwork, Weights
 
 FORMAT = 1
@@ -43,8 +43,8 @@ class Facts:
 
     def __post_init__(self) -> None:
         given = self.targets or ("masks" if self.task == "segmentation" else "classes")
-        if given not in TO_PROBABILITIES:
-            raise ValueError(f"targets = {given!r}: one of {', '.join(TO_PROBABILITIES)}")
+        if given not in TARGETS:
+            raise ValueError(f"targets = {given!r}: one of {', '.join(TARGETS)}")
         object.__setattr__(self, "targets", given)
 
 
@@ -118,16 +118,19 @@ class SuperModel:
         """
         probabilities = torch.softmax(self._selector.net(images.to(self.device)), dim=1)
         confidence, site = probabilities.max(dim=1)
-        if self.facts.routing != "threshold":
+        if self.facts.routing == "threshold":
+            wanted = confidence > self.facts.gamma
+        else:
             site = site - 1
-            return Route(probabilities, confidence, site, (site >= 0) & self._given(site))
-        sure = confidence > self.facts.gamma
-        return Route(probabilities, confidence, site, sure & self._given(site))
+            wanted = site >= 0
+        # Withheld specialists are not asked; the last entry is for -1, the global model.
+        given = torch.tensor([*(name != GLOBAL for name in self.answering), True])
+        return Route(probabilities, confidence, site, wanted & given.to(site.device)[site])
 
-    def _given(self, site: Tensor) -> Tensor:
-        """Whether the specialists of these sites are here; -1, the global model, counts as one."""
-        there = [name != GLOBAL for name in self.answering]
-        return torch.tensor([*there, True], device=site.device)[site]
+    def asked(self, route: Route) -> list[str]:
+        """Who answers each image: a site's specialist, or `global`."""
+        choices = zip(route.site.tolist(), route.specialist.tolist(), strict=True)
+        return [self.facts.sites[site] if special else GLOBAL for site, special in choices]
 
     @torch.no_grad()
     def logits_of(self, name: str, images: Tensor) -> Tensor:
@@ -161,17 +164,14 @@ class SuperModel:
         if self.facts.routing == "ensemble":
             opinions = [self.logits_of(name, images) for name in (GLOBAL, *self.answering)]
             return Answer(blended(self.facts.targets, opinions, route.probabilities), route)
-        names = [self.facts.sites[i] for i in route.site.tolist()]
-        chosen = [n if s else GLOBAL for n, s in zip(names, route.specialist, strict=True)]
-        return Answer(self.logits_by(chosen, images), route)
+        return Answer(self.logits_by(self.asked(route), images), route)
 
     def logits_by(self, chosen: list[str], images: Tensor) -> Tensor:
         """Logits with a named model for every image; images of one model go through together."""
         pieces: dict[int, Tensor] = {}
         for name in sorted(set(chosen)):
             places = [i for i, c in enumerate(chosen) if c == name]
-            for place, logits in zip(places, self.logits_of(name, images[places]), strict=True):
-                pieces[place] = logits
+            pieces.update(zip(places, self.logits_of(name, images[places]), strict=True))
         return torch.stack([pieces[i] for i in range(len(chosen))])
 
     def save(self, folder: Path) -> None:

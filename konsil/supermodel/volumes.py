@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from konsil.data.findings import BadFile
-from konsil.data.intensity import OF_VOLUMES, Window, to_eight_bit
-from konsil.data.readers import fit
+from konsil.data.readers import OF_VOLUMES, Window, fit, to_eight_bit
 from konsil.data.volumes import View, Volume, from_planes, planes, read_volume, write_volume
 from konsil.errors import DataError
-from konsil.supermodel import GLOBAL, Answer, SuperModel
+from konsil.supermodel import Answer, SuperModel
 
 ALL = "all"  # an ensemble asks every model
 BATCH = 16  # planes
@@ -67,7 +66,8 @@ def segment_volume(
     confidence: list[float] = []
     for answer in _answers(model, stack):
         painted += [_painted(logits, (height, width)) for logits in answer.logits.cpu().numpy()]
-        asked += _asked(model, answer)
+        ensemble = model.facts.routing == "ensemble"
+        asked += [ALL] * len(answer.logits) if ensemble else model.asked(answer.route)
         confidence += answer.route.confidence.tolist()
     mask = Volume(from_planes(np.stack(painted), volume.affine, view), volume.affine)
     write_volume(out, mask)
@@ -89,10 +89,3 @@ def _painted(logits: NDArray[Any], shape: tuple[int, int]) -> NDArray[np.uint8]:
         values[structure > 0] = number  # a sigmoid above one half
     picture = Image.fromarray(values).resize(shape[::-1], Image.Resampling.NEAREST)
     return np.asarray(picture)
-
-
-def _asked(model: SuperModel, answer: Answer) -> list[str]:
-    if model.facts.routing == "ensemble":
-        return [ALL] * len(answer.logits)
-    route = zip(answer.route.site.tolist(), answer.route.specialist.tolist(), strict=True)
-    return [model.facts.sites[site] if specialist else GLOBAL for site, specialist in route]

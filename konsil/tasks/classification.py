@@ -9,7 +9,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from konsil.tasks.base import Task, TaskSettings, task
+from konsil.tasks import Task, TaskSettings, task
 
 
 class ClassificationSettings(TaskSettings):
@@ -47,12 +47,9 @@ class Classification(Task):
 
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         """`accuracy` (0 or 1 an image) and `_target`; with two classes `_score`, for the AUC."""
-        logits = logits.double().cpu()
-        target = y.long().cpu()
-        columns = {
-            "accuracy": (logits.argmax(dim=1) == target).double(),
-            "_target": target.double(),
-        }
+        logits, target = logits.double().cpu(), y.long().cpu()
+        accuracy = (logits.argmax(dim=1) == target).double()
+        columns = {"accuracy": accuracy, "_target": target.double()}
         if self.binary:
             columns["_score"] = logits[:, 1] - logits[:, 0]
         return columns
@@ -61,13 +58,8 @@ class Classification(Task):
         """Accuracy, and the AUC where it exists: two classes, and images of both."""
         summary = super().summarise(columns)
         if self.binary and len(np.unique(columns["_target"])) == 2:
-            summary["auc"] = area_under_curve(columns["_target"], columns["_score"])
+            # Here and not above: a second of import that only this line needs.
+            from sklearn.metrics import roc_auc_score
+
+            summary["auc"] = float(roc_auc_score(columns["_target"], columns["_score"]))
         return summary
-
-
-def area_under_curve(target: np.ndarray, score: np.ndarray) -> float:
-    """How often a positive image has a higher score than a negative one; a tie counts half."""
-    # Here and not above: a second of import that only this line needs.
-    from sklearn.metrics import roc_auc_score
-
-    return float(roc_auc_score(target, score))

@@ -15,7 +15,6 @@ from konsil.testing.checks import CHECKS, Trial, check_method
 from konsil.testing.linear import Linear, Regression, means, points
 from konsil.testing.runs import (
     SIZE,
-    Overheard,
     Shuffled,
     Tampered,
     plan_of,
@@ -31,25 +30,7 @@ from konsil.testing.runs import (
 )
 
 __all__ = [
-    "CHECKS",
-    "SIZE",
-    "Linear",
-    "Overheard",
-    "Regression",
-    "Shuffled",
-    "Tampered",
-    "Trial",
-    "check_method",
-    "means",
-    "plan_of",
-    "points",
-    "same_parts",
-    "same_record",
-    "server",
-    "state_of",
-    "train",
-    "what_remains",
-    "whole_run",
-    "write_shades",
-    "write_squares",
-]
+    "CHECKS", "SIZE", "Linear", "Regression", "Shuffled", "Tampered", "Trial", "check_method",
+    "means", "plan_of", "points", "same_parts", "same_record", "server", "state_of", "train",
+    "what_remains", "whole_run", "write_shades", "write_squares",
+]  # fmt: skip

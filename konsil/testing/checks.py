@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -17,24 +17,21 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor
 
 from konsil.config import ComputeConfig
 from konsil.data import Images
 from konsil.errors import ConfigError, RoundFailed
 from konsil.federation.compute import prepare_process, settings_kept
-from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.engines import Engine
 from konsil.federation.plan import Plan
-from konsil.federation.runner import Run
 from konsil.federation.server import Record
 from konsil.federation.state import SiteState
 from konsil.ingredients.method import METHODS, Method
 from konsil.ingredients.site import Site
-from konsil.methods.fedsm_extra import TwoPhases
+from konsil.methods.fedsm_extra import FedSMExtra
 from konsil.registry import load_plugins
 from konsil.testing.runs import (
     SIZE,
-    Overheard,
     Shuffled,
     plan_of,
     same_parts,
@@ -49,11 +46,7 @@ from konsil.testing.runs import (
 from konsil.weights import Weights
 
 ROUNDS = 3
-STATISTICS_ROUNDS = 4
-BATCH_NORM = {
-    "network": {"name": "unet", "width": 2, "norm": "batch"},
-    "training": {"batch_size": 2, "lr": 1e-2},
-}
+STATISTICS_ROUNDS, ROUNDING = 4, 1e-5
 SITES = {"north": 8, "south": 12}  # unequal
 MODELS = {"global", "personal", "centralized"}  # parts that begin as the network does
 CLASSIFICATION = {"name": "classification", "normalise": False}  # brightness is the class
@@ -84,29 +77,27 @@ class Trial:
         self.name, self.folder = method, folder
         self.config = {"name": method, **(settings or {})}
         prepare_process(ComputeConfig())  # or the first run would have other threads than the rest
-        for write in (write_squares, write_shades):
-            if not self._images(write).exists():
-                write(self._images(write), SITES)
-
-    def _images(self, write: Callable[..., None]) -> Path:
-        return self.folder / write.__name__.removeprefix("write_")
+        for images, write in (("squares", write_squares), ("shades", write_shades)):
+            if not (folder / images).exists():
+                write(folder / images, SITES)
 
     def plan(self, **blocks: Any) -> Plan:
         """A tiny experiment with it: squares are to be found."""
-        return self._plan(self._images(write_squares), {}, blocks)
+        return self._plan("squares", None, blocks)
 
     def classification(self, only: list[str] | None = None, **blocks: Any) -> Plan:
         """A tiny experiment with it: dark images and light ones are to be told apart."""
         task = {"task": CLASSIFICATION, "network": {"name": "small"}}
-        return self._plan(self._images(write_shades), {"sites": only}, task | blocks)
+        return self._plan("shades", only, task | blocks)
 
     def quick(self, **blocks: Any) -> Plan:
         """For what no task and no network changes: the cheapest; batch norm keeps most."""
         return self.classification(network={"name": "small", "norm": "batch"}, **blocks)
 
-    def _plan(self, images: Path, data: dict[str, Any], blocks: dict[str, Any]) -> Plan:
-        where = {"folder": str(images), "cache": str(self.folder / "cache"), "image_size": SIZE}
-        return plan_of(images, **{"federation": where | data, "methods": [self.config], **blocks})
+    def _plan(self, images: str, only: list[str] | None, blocks: dict[str, Any]) -> Plan:
+        folder, cache = self.folder / images, self.folder / "cache"
+        where = {"folder": str(folder), "cache": str(cache), "image_size": SIZE, "sites": only}
+        return plan_of(folder, federation=where, methods=[self.config], **blocks)
 
     def fresh(self) -> Path:
         """A folder for one more run."""
@@ -126,7 +117,7 @@ class Trial:
     @property
     def few_rounds(self) -> int:
         """One, or as many as it takes to see both phases."""
-        return 3 if isinstance(self.method, TwoPhases) else 1
+        return 3 if isinstance(self.method, FedSMExtra) else 1
 
     @cached_property
     def reference_plan(self) -> Plan:
@@ -136,16 +127,16 @@ class Trial:
     @cached_property
     def reference(self) -> Left:
         """What an undisturbed run of that plan leaves."""
-        folder = self.fresh()
-        with _batches_noted() as batches:
-            train(self.reference_plan, folder)
-        return self.left(self.reference_plan, folder, batches)
+        return self.trained(self.reference_plan)
 
-    def left(self, plan: Plan, folder: Path, batches: Batches | None = None) -> Left:
-        """What training left in a folder."""
+    def trained(self, plan: Plan, folder: Path | None = None, engine: Engine | None = None) -> Left:
+        """What training leaves in a folder, in a fresh one if none is given."""
+        folder = folder or self.fresh()
+        with _batches_noted() as batches:
+            train(plan, folder, engine=engine)
         sites = plan.method(plan.jobs[0]).context.sites
         states = {site: state_of(plan, folder, site) for site in sites}
-        return Left(server(plan, folder).record, states, batches or {})
+        return Left(server(plan, folder).record, states, batches)
 
     def hold(self, fact: bool, promise: str) -> None:
         """A promise that is not kept is an AssertionError which says so."""
@@ -197,23 +188,17 @@ def learns(trial: Trial) -> None:
 def resumes(trial: Trial) -> None:
     """Stopped twice and gone on with from the disk, it gives the same bits."""
     plan, folder = trial.reference_plan, trial.fresh()
-    for stop in (1, 2):
-        stopped = server(plan, folder)
-        for number in range(stopped.record.round + 1, stop + 1):
-            stopped._round(number)
-    train(plan, folder)
-    same = trial.left(plan, folder).equals(trial.reference)
+    for number in (1, 2):
+        server(plan, folder)._round(number)
+    same = trial.trained(plan, folder).equals(trial.reference)
     trial.hold(same, "resumed, a run gives other bits: what lasts must be in private or notes")
 
 
 def another_seed(trial: Trial) -> None:
     """Another seed gives other bits, in every part."""
-    plan, folder = trial.quick(rounds=1, seeds=[1]), trial.fresh()
-    train(plan, folder)
-    left = trial.left(plan, folder)
-    site, state = next(iter(trial.reference.states.items()))
-    mine = state.last or trial.reference.record.shared
-    theirs = left.states[site].last or left.record.shared
+    here, there = trial.reference, trial.trained(trial.quick(rounds=1, seeds=[1]))
+    site = next(iter(here.states))
+    mine, theirs = (left.states[site].last or left.record.shared for left in (here, there))
     differ = all(not mine[part].equals(theirs[part]) for part in mine)
     trial.hold(differ, "another seed gives the same bits")
 
@@ -221,8 +206,7 @@ def another_seed(trial: Trial) -> None:
 def any_order(trial: Trial) -> None:
     """Replies may arrive in any order."""
     plan, folder = trial.reference_plan, trial.fresh()
-    train(plan, folder, engine=Shuffled(InProcessEngine(plan, folder), seed=5))
-    same = trial.left(plan, folder).equals(trial.reference)
+    same = trial.trained(plan, folder, Shuffled(plan, folder, seed=5)).equals(trial.reference)
     trial.hold(same, "replies in another order give other bits")
 
 
@@ -237,13 +221,9 @@ def norm_layers(trial: Trial) -> None:
     """Batch and group norm give finite numbers; instance norm is what `learns` has."""
     for norm in ("batch", "group"):
         network = {"name": "unet", "width": 2, "norm": norm}
-        plan, folder = trial.plan(rounds=trial.few_rounds, network=network), trial.fresh()
-        train(plan, folder)
-        left = trial.left(plan, folder)
-        private = [part for state in left.states.values() for part in state.last.values()]
-        finite = all(
-            bool(p.flat.isfinite().all()) for p in [*left.record.shared.values(), *private]
-        )
+        left = trial.trained(trial.plan(rounds=trial.few_rounds, network=network))
+        parts = [left.record.shared, *(state.last for state in left.states.values())]
+        finite = all(bool(w.flat.isfinite().all()) for own in parts for w in own.values())
         trial.hold(finite, f"{norm} norm: infinite or undefined values")
 
 
@@ -253,19 +233,30 @@ def statistics_of_images(trial: Trial) -> None:
     Statistics are measured on images. A method that calculates with them as with weights (a step
     beyond the mean, a sum of differences) ends with statistics that no image has.
     """
-    plan, folder = trial.plan(rounds=STATISTICS_ROUNDS, **BATCH_NORM), trial.fresh()
-    engine = Overheard(InProcessEngine(plan, folder))
-    listener = server(plan, folder, engine=engine)
-    hull = Hull(listener.record.shared.values())
+    network, training = {"name": "unet", "width": 2, "norm": "batch"}, {"batch_size": 2, "lr": 1e-2}
+    plan = trial.plan(rounds=STATISTICS_ROUNDS, network=network, training=training)
+    folder = trial.fresh()
+    listener = server(plan, folder)
+    heard = list(listener.record.shared.values())
     for number in range(1, STATISTICS_ROUNDS + 1):
         listener._round(number)
-        hull.widen(part for reply in engine.replies for part in reply.parts.values())
-        beyond = [name for name, part in listener.record.shared.items() if not hull.holds(part)]
+        for site in listener.roster:
+            heard += state_of(plan, folder, site).upload.values()
+        beyond = [n for n, w in listener.record.shared.items() if not _between(w, heard)]
         trial.hold(
             not beyond,
             f"{', '.join(beyond)}: running statistics beyond those of every site; take the "
             "mean's (`with_statistics_of`, `mix`)",
         )
+
+
+def _between(part: Weights, heard: list[Weights]) -> bool:
+    """Whether its statistics lie within what was heard of its kind; a new kind's do."""
+    own = part.flat[part.layout.statistics]
+    alike = [w.flat[w.layout.statistics] for w in heard if w.layout.key == part.layout.key]
+    every = torch.stack(alike or [own])
+    slack = ROUNDING * (1 + every.abs().amax(0))
+    return bool(((own >= every.amin(0) - slack) & (own <= every.amax(0) + slack)).all())
 
 
 def one_site(trial: Trial) -> None:
@@ -301,10 +292,8 @@ def no_test_image(trial: Trial) -> None:
     shutil.copytree(plan.data_folder, blind.data_folder)
     for split in blind.data_folder.glob("*/test"):
         shutil.rmtree(split)
-    run = Run(blind, folder / "run")
-    run.prepare(False, lambda path: None)
     try:
-        run.go()
+        whole_run(blind, folder / "run")
     except RoundFailed as failed:
         trial.hold("did not answer in evaluate" in str(failed), f"without test images: {failed}")
         trial.hold("test/images.npy" in str(failed), f"without test images: {failed}")
@@ -327,7 +316,7 @@ def equal_batches(trial: Trial) -> None:
     if trial.method.pooled:
         return
     usual, seen = _batches_of_fedavg(trial.folder), trial.reference.batches
-    if isinstance(trial.method, TwoPhases):  # no images while models are handed in
+    if isinstance(trial.method, FedSMExtra):  # no images while models are handed in
         usual = {place: digest for place, digest in usual.items() if place[1] != 2}
     trial.hold(seen == usual, "trains on other batches than FedAvg; name the purpose of more")
 
@@ -342,30 +331,6 @@ CHECKS: dict[str, Callable[[Trial], None]] = {
 
 
 # --- helpers --------------------------------------------------------------------------------------
-
-
-class Hull:
-    """The range of every running statistic that has been seen, by layout."""
-
-    ROUNDING = 1e-5
-
-    def __init__(self, parts: Iterable[Weights]) -> None:
-        self._ranges: dict[str, tuple[Tensor, Tensor]] = {}
-        self.widen(parts)
-
-    def widen(self, parts: Iterable[Weights]) -> None:
-        """Take in these parts' statistics."""
-        for part in parts:
-            own = part.flat[part.layout.statistics]
-            low, high = self._ranges.get(part.layout.key, (own, own))
-            self._ranges[part.layout.key] = torch.minimum(low, own), torch.maximum(high, own)
-
-    def holds(self, part: Weights) -> bool:
-        """Whether a part's statistics lie within what was seen of its kind; a new kind does."""
-        own = part.flat[part.layout.statistics]
-        low, high = self._ranges.get(part.layout.key, (own, own))
-        slack = self.ROUNDING * (1 + torch.maximum(low.abs(), high.abs()))
-        return bool(((own >= low - slack) & (own <= high + slack)).all())
 
 
 def _same_state(a: SiteState, b: SiteState) -> bool:

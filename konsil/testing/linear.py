@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,12 +16,11 @@ from konsil.config import ComputeConfig, MethodConfig, TrainingConfig
 from konsil.data import Images, TrainingData
 from konsil.federation.state import SiteState
 from konsil.ingredients.context import Context, Means, Shared, Upload
-from konsil.ingredients.learner import Learner
 from konsil.ingredients.method import Method, make_method
 from konsil.ingredients.site import Networks, Site
 from konsil.networks import NetworkSpec
 from konsil.tasks import Task
-from konsil.weights import BoundNetwork, Layout, Parts, WeightedMean, Weights
+from konsil.weights import Layout, Parts, WeightedMean, Weights
 
 
 class Regression(Task):
@@ -35,57 +33,37 @@ class Regression(Task):
     metrics: list[str] = ["score"]  # noqa: RUF012
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The mean squared error of a batch."""
         return (logits - y).square().mean()
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The squared error of each point."""
         return (logits - y).square().mean(1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """A number is its own answer."""
         return logits
 
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """One minus the squared error."""
-        return {"score": 1 - (logits - y).square().mean(1).double()}
+        return {"score": 1 - self.losses(logits, y).double()}
 
 
 class LinearNetworks(Networks):
     """Networks that are given instead of built from a specification."""
 
-    def __init__(self, method: Method, build: Callable[[str], nn.Module]) -> None:
+    def __init__(self, method: Method, given: Callable[[str], nn.Module]) -> None:
         super().__init__(method.context, method.networks(), ComputeConfig())
-        self.build = build
+        self.given = given
 
-    def learner(self, name: str) -> Learner:
-        """As the base class has it, on the given network."""
-        if name not in self._learners:
-            bound, trained = BoundNetwork(self.build(name)), self.trained[name]
-            training = self.context.training
-            self._learners[name] = Learner(bound, training, trained.lr, trained.only)
-        return self._learners[name]
-
-    def frozen(self, slot: str) -> BoundNetwork:
-        """One more of the model, not to be trained."""
-        if slot not in self._frozen:
-            self._frozen[slot] = BoundNetwork(self.build("global"))
-        return self._frozen[slot]
-
-    @cached_property
-    def evaluator(self) -> BoundNetwork:
-        """The model that answers in validation."""
-        return BoundNetwork(self.build("global"))
+    def build(self, name: str) -> nn.Module:
+        """What was given under that name."""
+        return self.given(name)
 
 
 @dataclass(frozen=True)
 class LinearContext(Context):
-    """A context whose network begins with given weights instead of built ones, if any are given."""
+    """A context whose model begins with given weights, if any are; a selector begins as usual."""
 
     given: Weights | None = None
 
     def initial(self, spec: NetworkSpec) -> Weights:
-        """What was given, for the model; a selector begins as usual."""
         if self.given is not None and spec == self.network:
             return self.given
         return super().initial(spec)
@@ -148,7 +126,7 @@ class Linear:
         self, shared: Parts, round: int = 1, sites: Sequence[str] | None = None
     ) -> dict[str, Upload]:
         """One round at these sites, as their worker does it."""
-        sent, shared = {}, as_shared(shared)
+        sent, shared = {}, _shared(shared)
         for name in self.data if sites is None else sites:
             parts = self.method.sent(name, shared)
             site = self.site(name, round, parts)
@@ -159,12 +137,11 @@ class Linear:
 
     def round(self, shared: Parts, round: int = 1, sites: Sequence[str] | None = None) -> Shared:
         """One round: the shared parts after it."""
-        shared = as_shared(shared)
+        shared = _shared(shared)
         return self.method.merge(shared, means(self.uploads(shared, round, sites), round))
 
 
-def as_shared(parts: Parts) -> Shared:
-    """Parts as the server has them, with their notes if they have any."""
+def _shared(parts: Parts) -> Shared:
     return parts if isinstance(parts, Shared) else Shared(parts)
 
 
@@ -181,7 +158,6 @@ def means(uploads: Mapping[str, Upload], round: int = 1) -> Means:
 
 def points(x: Sequence[Sequence[int]], y: Sequence[int]) -> TrainingData:
     """Training points that are their own validation points."""
-    images = Images(
-        torch.tensor(x, dtype=torch.uint8), torch.tensor(y, dtype=torch.uint8).view(-1, 1)
-    )
+    targets = torch.tensor(y, dtype=torch.uint8).view(-1, 1)
+    images = Images(torch.tensor(x, dtype=torch.uint8), targets)
     return TrainingData(images, images)

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from konsil.config import check_experiment
 from konsil.data import open_federation
 from konsil.evaluation.results import Row
-from konsil.federation.engines import Engine
-from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.engines import Engine, InProcessEngine
 from konsil.federation.messages import Failure, Reply, Request
 from konsil.federation.plan import Job, Plan
 from konsil.federation.runner import Run
@@ -28,34 +28,35 @@ SIZE = 32  # pixels a side
 
 def write_squares(folder: Path, sites: dict[str, int]) -> None:
     """Sites with so many images each, and masks: a bright square on grey, each site lighter."""
-    for place, (site, count) in enumerate(sites.items()):
-        rng = np.random.default_rng(place)
-        for kind in ("images", "masks"):
-            (folder / site / kind).mkdir(parents=True)
-        for number in range(count):
-            image = rng.normal(60 + 50 * place, 8, (SIZE, SIZE, 3)).clip(0, 255)
-            mask = np.zeros((SIZE, SIZE), np.uint8)
-            top, left = rng.integers(2, SIZE // 2, 2)
-            mask[top : top + 12, left : left + 12] = 255
-            image[mask > 0] += 60
-            Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(
-                folder / site / "images" / f"{number:03d}.png"
-            )
-            Image.fromarray(mask).save(folder / site / "masks" / f"{number:03d}.png")
+    for place, site, number, rng in _images(sites):
+        image = rng.normal(60 + 50 * place, 8, (SIZE, SIZE, 3)).clip(0, 255)
+        mask = np.zeros((SIZE, SIZE))
+        top, left = rng.integers(2, SIZE // 2, 2)
+        mask[top : top + 12, left : left + 12] = 255
+        image[mask > 0] += 60
+        _save(folder / site / "images" / f"{number:03d}.png", image)
+        _save(folder / site / "masks" / f"{number:03d}.png", mask)
 
 
 def write_shades(folder: Path, sites: dict[str, int]) -> None:
     """Sites with so many images each, of two classes: dark ones and light ones."""
+    for place, site, number, rng in _images(sites):
+        ill = number % 2
+        image = rng.normal(80 + 70 * ill + 20 * place, 10, (SIZE, SIZE, 3))
+        _save(folder / site / ("ill" if ill else "healthy") / f"{number:03d}.png", image)
+
+
+def _images(sites: dict[str, int]) -> Iterator[tuple[int, str, int, np.random.Generator]]:
+    """Every image to be made: its site's place and name, its own number, and what to draw with."""
     for place, (site, count) in enumerate(sites.items()):
         rng = np.random.default_rng(place)
-        for name in ("healthy", "ill"):
-            (folder / site / name).mkdir(parents=True)
         for number in range(count):
-            ill = number % 2
-            image = rng.normal(80 + 70 * ill + 20 * place, 10, (SIZE, SIZE, 3)).clip(0, 255)
-            Image.fromarray(image.astype(np.uint8)).save(
-                folder / site / ("ill" if ill else "healthy") / f"{number:03d}.png"
-            )
+            yield place, site, number, rng
+
+
+def _save(path: Path, pixels: NDArray[np.float64]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
 
 
 def plan_of(folder: Path, **blocks: Any) -> Plan:
@@ -72,10 +73,6 @@ def plan_of(folder: Path, **blocks: Any) -> Plan:
     return Plan.of(experiment, open_federation(experiment.federation, experiment.task))
 
 
-def _silent(event: str, **facts: Any) -> None:
-    """Nobody listens."""
-
-
 def _job(plan: Plan, title: str) -> Job:
     return plan.job(f"{title}/seed0") if title else plan.jobs[0]
 
@@ -85,7 +82,7 @@ def server(
     folder: Path,
     title: str = "",
     engine: Engine | None = None,
-    notify: Callable[..., None] = _silent,
+    notify: Callable[..., None] = lambda event, **facts: None,
 ) -> Server:
     """The server of a plan's job (the first one unless a title is given), in process."""
     return Server(plan, _job(plan, title), engine or InProcessEngine(plan, folder), folder, notify)
@@ -135,45 +132,19 @@ def same_record(a: Record, b: Record) -> bool:
     )
 
 
-class Shuffled:
+class Shuffled(InProcessEngine):
     """An engine whose replies arrive in another order in every round."""
 
-    def __init__(self, engine: Engine, seed: int) -> None:
-        self.engine, self.random = engine, random.Random(seed)
+    def __init__(self, plan: Plan, folder: Path, seed: int) -> None:
+        super().__init__(plan, folder)
+        self.random = random.Random(seed)
 
     def exchange(
         self, requests: Sequence[Request], deadline: float | None = None
     ) -> Iterator[Reply | Failure]:
-        """As the engine does it, in its own order."""
         mixed = list(requests)
         self.random.shuffle(mixed)
-        yield from self.engine.exchange(mixed, deadline)
-
-    def close(self) -> None:
-        """End the engine."""
-        self.engine.close()
-
-
-class Overheard:
-    """An engine that remembers the replies of the last round."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.replies: list[Reply] = []
-
-    def exchange(
-        self, requests: Sequence[Request], deadline: float | None = None
-    ) -> Iterator[Reply | Failure]:
-        """As the engine does it."""
-        self.replies = []
-        for answer in self.engine.exchange(requests, deadline):
-            if isinstance(answer, Reply):
-                self.replies.append(answer)
-            yield answer
-
-    def close(self) -> None:
-        """End the engine."""
-        self.engine.close()
+        return super().exchange(mixed, deadline)
 
 
 class Tampered:
@@ -183,6 +154,7 @@ class Tampered:
         self, engine: Engine, site: str, round: int, change: Callable[[Reply], Sequence[Any]]
     ) -> None:
         self.engine, self.place, self.change = engine, (site, round), change
+        self.close = engine.close
 
     def exchange(
         self, requests: Sequence[Request], deadline: float | None = None
@@ -193,7 +165,3 @@ class Tampered:
                 yield from self.change(answer)
             else:
                 yield answer
-
-    def close(self) -> None:
-        """End the engine."""
-        self.engine.close()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from konsil import data
-from konsil.data.intensity import Percentiles, to_eight_bit
 from konsil.data.manifest import read_manifest
 from konsil.data.patterns import Pattern
+from konsil.data.readers import Percentiles, to_eight_bit
 from konsil.errors import ConfigError, DataError
 
 TWO_SITES = """

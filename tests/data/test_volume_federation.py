@@ -130,7 +130,7 @@ def test_a_volume_is_opened_once_to_find_its_slices(volumes, monkeypatch):
     path = volumes.manifest(MANIFEST)
     first = volumes.open(file=path)
     opened = []
-    monkeypatch.setattr("konsil.data.planes.open_with_masks", lambda *a: opened.append(a))
+    monkeypatch.setattr("konsil.data.decode.open_with_masks", lambda *a: opened.append(a))
     again = volumes.open(file=path)
     assert not opened
     assert again.items == first.items

@@ -23,8 +23,8 @@ from konsil.deploy.admin import connect
 from konsil.deploy.agreement import without_places
 from konsil.deploy.deployment import ADMIN, SERVER
 from konsil.deploy.local import Local, sites_of, source_of
-from konsil.deploy.outcome import Outcome
 from konsil.deploy.processes import Child
+from konsil.deploy.sessions import Outcome
 from konsil.federation.plan import Plan
 from konsil.federation.runner import Run
 from konsil.files import write_text
@@ -32,7 +32,7 @@ from konsil.report.audit import read_trail
 
 PATIENCE = 900.0  # seconds; only a hung run needs them
 GLANCE = 0.05
-COMPUTES = "konsil.deploy.client_process"
+COMPUTES = "site-client"
 
 
 def in_process(experiment: Experiment, folder: Path) -> Path:

@@ -8,8 +8,7 @@ from typing import Any
 
 from konsil.config import Experiment
 from konsil.deploy.agreement import without_places
-from konsil.deploy.coordinator import coordinate
-from konsil.deploy.link import Answer, BytesFor
+from konsil.deploy.coordinator import Answer, BytesFor, coordinate
 from konsil.deploy.policy import Policy
 from konsil.deploy.site_client import SiteClient
 from konsil.federation.messages import Failure

@@ -23,9 +23,9 @@ from nvflare.lighter.utils import serialize_pri_key as serialize_key
 from konsil.deploy.admin import connect
 from konsil.deploy.deployment import ADMIN, SERVER, Deployment, check_deployment, read_deployment
 from konsil.deploy.kit import HELLO, Kit, Refused, knock
+from konsil.deploy.parties import start_site
 from konsil.deploy.processes import SAY, Child
 from konsil.deploy.provision import AUTHORITY, provision
-from konsil.deploy.site_process import start_site
 from konsil.errors import ConfigError, KonsilError, RunError
 
 PATIENCE = 90.0  # seconds; only a hung process needs them
@@ -57,8 +57,8 @@ def federation(tmp_path_factory):
     base = tmp_path_factory.mktemp("federation")
     kits = provision(Deployment(sites=["north", "south"], port=free_port()), base / "kits")
     said: list[str] = []
-    files = [str(kits[SERVER]), str(base / "server")]
-    server = Child("konsil.deploy.server_process", files, base / "said.log", said.append)
+    words = ["server", str(kits[SERVER]), str(base / "server")]
+    server = Child("konsil.deploy.parties", words, base / "said.log", said.append)
     until(lambda: listens(Kit.read(kits["north"], "site")), "a server")
     yield Federation(base, kits, said)
     server.end()

@@ -12,9 +12,9 @@ import direct
 import pytest
 
 from konsil.config import check_experiment
-from konsil.deploy.client_process import serve
 from konsil.deploy.coordinator import coordinate, without_places
 from konsil.deploy.guard import FILE
+from konsil.deploy.parties import serve
 from konsil.deploy.policy import Policy
 from konsil.deploy.site_client import SiteClient
 from konsil.errors import RoundFailed

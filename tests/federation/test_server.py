@@ -9,7 +9,7 @@ import torch
 from konsil import testing as toy
 from konsil.config import ServerConfig
 from konsil.errors import ConfigError, RoundFailed, StateError, UploadRefused
-from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.engines import InProcessEngine
 from konsil.federation.intake import Holding, Intake
 from konsil.federation.messages import Failure, Reply, Request, RoundReply, RoundRequest
 from konsil.federation.server import Record, pooled_means

@@ -9,7 +9,7 @@ import torch
 
 from konsil import testing as toy
 from konsil.errors import RoundFailed, StateError
-from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.engines import InProcessEngine
 from konsil.federation.messages import CollectRequest, Request, RoundReply, RoundRequest
 from konsil.federation.site_worker import SiteWorker, site_folder
 from konsil.federation.state import StateFiles

@@ -1,6 +1,7 @@
 """A site's batches, scores and state, as every method gets them."""
 
 import math
+from dataclasses import fields
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from methods import hand
 from torch import nn
 
 from konsil import testing as toy
-from konsil.data import training_data
+from konsil.data import Images, TrainingData, training_data
 from konsil.federation.messages import RoundReply
 from konsil.federation.state import SiteState
 from konsil.ingredients.site import Networks, Site
@@ -30,7 +31,7 @@ def test_an_epoch_is_every_training_image_once(make_plan):
     sizes = [len(x) for x, _ in site.batches()]
     assert sizes == [4, 2, 4, 2]
     seen = torch.cat([x for x, _ in site.batches()])
-    everything, _ = site._data.train.batch(torch.arange(n))
+    everything, _ = site.training.batch(torch.arange(n))
     for epoch in seen.split(n):
         order = [int((everything == x).flatten(1).all(1).nonzero()) for x in epoch]
         assert sorted(order) == list(range(n))
@@ -73,7 +74,9 @@ def test_a_score_is_the_mean_over_validation_images(make_plan):
 
 def test_a_site_has_no_way_to_its_test_images(make_plan):
     site = site_of(make_plan())
-    assert set(vars(site._data)) == {"train", "val"}
+    held = {name for name, value in vars(site).items() if isinstance(value, Images)}
+    assert held == {"training", "validation"}
+    assert {f.name for f in fields(TrainingData)} == {"train", "val"}
 
 
 def test_index_is_the_place_in_the_roster(make_plan, squares):

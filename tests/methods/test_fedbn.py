@@ -110,7 +110,7 @@ def test_no_norm_entry_of_a_resnet_leaves_the_site(shades, tmp_path):
         task={"name": "classification"}, network={"name": "resnet18"}, rounds=1,
     )  # fmt: skip
     server = toy.server(plan, tmp_path)
-    initial: Weights = server.method.model.initial
+    initial: Weights = server.method.composition[0].initial
     server._round(1)
     net = build_network(server.method.context.network)
     norms = norm_state(net)

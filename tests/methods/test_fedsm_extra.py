@@ -6,7 +6,7 @@ import torch
 from methods import hand
 
 from konsil import testing as toy
-from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.engines import InProcessEngine
 from konsil.federation.server import Record
 from konsil.federation.state import SiteState
 from konsil.ingredients.site import Networks, Site

@@ -4,7 +4,7 @@ import numpy as np
 
 from konsil import testing as toy
 from konsil.data import training_data
-from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.engines import InProcessEngine
 from konsil.federation.messages import Request, RoundRequest
 from konsil.federation.plan import POOLED_SITE
 

@@ -12,7 +12,7 @@ import torch
 from konsil.errors import ConfigError
 from konsil.federation.plan import Plan
 from konsil.networks import NetworkSpec, build_network, check_spec, try_out
-from konsil.networks.watch import Watched
+from konsil.networks.build import Watched
 from konsil.weights import head_module
 
 SEGRESNET = "monai.networks.nets.SegResNet"

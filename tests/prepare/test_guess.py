@@ -20,7 +20,6 @@ from konsil.prepare.guess.rules import (
 from konsil.prepare.guess.rules import (
     RULES,
     class_order,
-    discs_and_cups,
     joined,
     role_of,
     says,
@@ -123,19 +122,6 @@ def test_one_site_without_folders_for_sites(build):
     assert "one site only" in written.to_do
 
 
-def test_folders_whose_names_say_nothing_are_told_apart_by_content(build):
-    write_pairs(build, "{site}/one/c{i}.png", "{site}/two/c{i}.png")
-    written = Written(build)
-    assert written.sites["north"] == {"images": "north/one/*.png", "labels": "north/two/*.png"}
-
-
-def test_masks_that_only_their_suffix_tells_apart(build):
-    write_pairs(build, "{site}/c{i}.jpg", "{site}/c{i}.png")
-    written = Written(build)
-    assert written.sites["north"] == {"images": "north/*.jpg", "labels": "north/*.png"}
-    assert written.images == {"north": 6, "south": 6}
-
-
 def test_flat_pictures_are_not_taken_for_masks_of_one_another(build):
     """Classes of drawings: the same names, few values on both sides."""
     for site in SITES:
@@ -163,6 +149,7 @@ def test_several_suffixes(build):
         ("{site}/disc_masks/c{i}.png", "{site}/cup_masks/c{i}.png"),
         ("{site}/masks/c{i}_disc.png", "{site}/masks/c{i}_cup.png"),
         ("{site}/images/c{i}_disc_mask.png", "{site}/images/c{i}_cup_mask.png"),
+        ("{site}/images/c{i}_disc.png", "{site}/images/c{i}_cup.png"),
     ],
 )
 def test_a_mask_file_for_each_structure(build, disc, cup):
@@ -173,19 +160,6 @@ def test_a_mask_file_for_each_structure(build, disc, cup):
     assert set(written.content["structures"]) == {"disc", "cup"}
     assert set(written.federation.labels) == {"disc", "cup"}
     assert "check the names cup, disc" in written.to_do
-
-
-@pytest.mark.parametrize("folder", ["", "images/"])
-def test_optic_disc_and_cup_by_their_initials(build, folder):
-    for ending in ("OD", "OC"):
-        write_pairs(build, f"{{site}}/{folder}c{{i}}.png", f"{{site}}/{folder}c{{i}}_{ending}.png")
-    written = Written(build)
-    assert written.content["task"] == "segmentation"
-    assert written.sites["south"]["labels"] == {
-        "disc": f"south/{folder}*_OD.png",
-        "cup": f"south/{folder}*_OC.png",
-    }
-    assert written.images == {"north": 6, "south": 6}
 
 
 def test_masks_of_several_people_are_pointed_out(build):
@@ -275,7 +249,7 @@ def write_coloured(build, site: str, *colours) -> None:
 
 
 def test_a_coloured_site_among_grey_ones(build):
-    """`one` has fewer values than there are structures, `part` knows the values of `two`."""
+    """`one` and `part` have fewer values than there are structures."""
     grey = {"one": (255,), "two": (1, 2), "part": (2,)}
     for site, values in grey.items():
         write_pairs(build, "{site}/images/c{i}.png", "{site}/masks/c{i}.png", values, sites=[site])
@@ -285,11 +259,10 @@ def test_a_coloured_site_among_grey_ones(build):
     assert {name: list(site["structures"].values()) for name, site in written.sites.items()} == {
         "red": [["#00ff00"], ["#ff0000"]],
         "two": [[1], [2]],
-        "part": [[1], [2]],
-        "one": [[255], [1]],
     }
-    assert "one: its masks hold 255, which is fewer values than there are" in written.to_do
-    assert "part: its masks hold" not in written.to_do
+    for name, values in (("one", "255"), ("part", "2")):
+        assert f"{name} was left out, for its masks hold {values} and" in written.to_do
+        assert f"{name} was left out, for its masks hold {values} and" in written.text
 
 
 def test_one_colour_and_one_value(build):
@@ -367,6 +340,28 @@ def test_patients_above_classes(build):
     written = Written(build)
     assert written.images == {"north": 16, "south": 16}
     assert written.patients == {(site, p) for site in SITES for p in PATIENTS}
+
+
+def test_numbered_patients_above_classes_are_no_sites(build):
+    """The layout of IDC's patches."""
+    for patient in range(8861, 8869):
+        build.classes(str(patient), **{"0": 2, "1": 2})
+    written = Written(build)
+    assert written.images == {"federation": 32}
+    assert written.patients == {("federation", str(p)) for p in range(8861, 8869)}
+
+
+def test_masks_that_lie_elsewhere_are_named_by_a_classification(build):
+    """REFUGE as it is downloaded: its masks lie in no site's folder."""
+    for split in ("Training400", "Validation400"):
+        build.classes(split, **{"Glaucoma": 4, "Non-Glaucoma": 4})
+    build.array("Disc_Cup_Masks/Glaucoma/g0001.bmp", mask_of("g0001"))
+    written = Written(build)
+    assert written.content["classes"] == ["Non-Glaucoma", "Glaucoma"]
+    unused = "not used, because nothing goes with it: Disc_Cup_Masks/Glaucoma/g0001.bmp"
+    assert unused in written.to_do
+    assert unused in written.text  # what is left out stands in the file
+    assert "was left out, for it has no masks" not in written.text
 
 
 def test_classes_in_a_table_of_names(build):
@@ -580,6 +575,20 @@ def test_numbered_contrasts_of_a_patient_make_no_sites(build):
             write_nifti(build.root / f"{patient}/images/{name}.nii.gz", array, affine)
         write_nifti(build.root / f"{patient}/masks/t2_1.nii.gz", values, affine)
     assert list(Written(build).sites) == ["federation"]
+
+
+def test_contrasts_named_after_their_patient(build):
+    """The layout of BraTS."""
+    for number in range(4):
+        array, values, affine = volume(number)
+        stem = f"BraTS20_{number:03d}/BraTS20_{number:03d}"
+        for name in ("flair", "t1", "t2"):
+            write_nifti(build.root / f"{stem}_{name}.nii.gz", array, affine)
+        write_nifti(build.root / f"{stem}_seg.nii.gz", values, affine)
+    written = Written(build)
+    assert written.sites == {"federation": {"images": "*/*_t2.nii.gz", "labels": "*/*_seg.nii.gz"}}
+    assert len(written.patients) == 4
+    assert "BraTS20_000/BraTS20_000_flair.nii.gz" in written.text
 
 
 def test_the_decathlon_names_its_labels(build):
@@ -886,11 +895,6 @@ def test_every_pattern_for_patients_fits_its_example(pattern, example):
 )
 def test_what_folders_are_called(name, role):
     assert role_of(name) == role
-
-
-def test_a_right_eye_is_no_disc():
-    assert discs_and_cups({"P1_OD", "P1_OS", "P2_OC"}) == set()
-    assert discs_and_cups({"P1_OD", "P1_OD_od", "P1_OD_oc"}) == {"P1_OD_od", "P1_OD_oc"}
 
 
 def test_the_positive_class_is_last():

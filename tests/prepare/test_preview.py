@@ -14,7 +14,7 @@ from PIL import Image
 from konsil.data.sources import Item
 from konsil.errors import DataError
 from konsil.prepare.preview import write_preview
-from konsil.prepare.preview.charts import BINS, Areas, densities
+from konsil.prepare.preview.page import BINS, Areas, density
 from konsil.prepare.preview.sheets import _outline, choose
 from konsil.prepare.preview.shift import (
     MOST_IMAGES,
@@ -25,7 +25,6 @@ from konsil.prepare.preview.shift import (
     guess_sites,
     measured,
 )
-from konsil.prepare.preview.words import what_it_means
 from tests.data.volume_files import grid, noise, write_nifti
 
 PATIENTS = ("anna4711", "bert4712", "carl4713", "dora4714")
@@ -378,24 +377,24 @@ def test_too_few_to_guess():
     ("accuracy", "words"), [(0.5, "hardly"), (0.7, "overlap"), (0.95, "carry the mark")]
 )
 def test_what_the_number_means(accuracy, words):
-    assert words in what_it_means(SiteGuess(accuracy, 0.5, 5, np.eye(2)))
+    assert words in SiteGuess(accuracy, 0.5, 5, np.eye(2)).in_words()
 
 
 def test_the_map_shows_the_widest_directions():
     rng = np.random.default_rng(0)
     values = {"a": rng.normal(size=(40, 7)), "b": rng.normal(size=(40, 7)) + 8}
-    found = embed(data_of(values))
-    first = found.points[:, 0]
+    points, explained = embed(data_of(values))
+    first = points[:, 0]
     assert (first[:40].max() < first[40:].min()) or (first[40:].max() < first[:40].min())
-    assert 0.8 < found.explained <= 1
-    again = embed(data_of(values))
-    assert np.array_equal(found.points, again.points)
+    assert 0.8 < explained <= 1
+    again, _ = embed(data_of(values))
+    assert np.array_equal(points, again)
 
 
 def test_of_very_many_images_each_site_gives_its_share():
     items = [Item("a", f"{k}.png", "", str(k), "train") for k in range(4000)]
     items += [Item("b", f"{k}.png", "", str(k), "train") for k in range(100)]
-    data = measured(seen_of(*items), items, seed=0)
+    data = measured(seen_of(*items), seed=0)
     sites = [item.site for item in data.items]
     assert sites.count("a") == MOST_IMAGES // 2
     assert sites.count("b") == 100
@@ -407,7 +406,7 @@ def test_of_very_many_images_each_site_gives_its_share():
 def test_densities():
     counts = np.zeros(256)
     counts[[0, 3, 255]] = (1, 2, 5)
-    curve = densities({"a": counts})["a"]
+    curve = density(counts)
     assert len(curve) == BINS
     assert curve[0] == pytest.approx(3 / 8)
     assert curve[-1] == pytest.approx(5 / 8)

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from konsil.data.image_with_masks import open_with_masks
-from konsil.data.intensity import Percentiles
+from konsil.data.readers import Percentiles
 from konsil.data.recipe import Reading
 from konsil.data.sources import Item
 from konsil.data.volumes import planes, read_volume

@@ -6,7 +6,7 @@ each site's parameters. Picture i of a site is the same whatever else is written
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,8 @@ class SyntheticFederation:
     structures: dict[str, list[int]] | None  # structure -> its mask values
     classes: list[str] | None
     patient_pattern: str | None  # on a file's stem, group 1 = patient; None: an image, a patient
+    # The files of item `index` of a site: path below the site's folder, picture.
+    paint: Callable[[str, int], Iterator[tuple[str, Bytes]]]
 
 
 FEDERATIONS: dict[str, SyntheticFederation] = {
@@ -40,6 +42,7 @@ FEDERATIONS: dict[str, SyntheticFederation] = {
         structures={"disc": [retina.RIM, retina.CUP], "cup": [retina.CUP]},
         classes=None,
         patient_pattern=None,
+        paint=retina.files,
     ),
     "prostate": SyntheticFederation(
         name="prostate",
@@ -48,6 +51,7 @@ FEDERATIONS: dict[str, SyntheticFederation] = {
         structures={"prostate": [prostate.PROSTATE]},
         classes=None,
         patient_pattern=_PATIENT_AND_NUMBER,
+        paint=prostate.files,
     ),
     "pathology": SyntheticFederation(
         name="pathology",
@@ -56,14 +60,8 @@ FEDERATIONS: dict[str, SyntheticFederation] = {
         structures=None,
         classes=pathology.CLASSES,
         patient_pattern=_PATIENT_AND_NUMBER,
+        paint=pathology.files,
     ),
-}
-
-# A painter gives the files of item `index` of a site: path below the site's folder, picture.
-_PAINTERS: Mapping[str, Callable[[str, int], Iterator[tuple[str, Bytes]]]] = {
-    "retina": retina.files,
-    "prostate": prostate.files,
-    "pathology": pathology.files,
 }
 
 
@@ -89,13 +87,13 @@ def write_federation(name: str, folder: Path, images: dict[str, int] | None = No
     """
     if name not in FEDERATIONS:
         raise DataError(f"no synthetic federation {name!r}; there are {', '.join(FEDERATIONS)}")
-    counts = _counts(FEDERATIONS[name], images)
-    paint = _PAINTERS[name]
+    federation = FEDERATIONS[name]
+    counts = _counts(federation, images)
     # The pictures' matrices are small: more BLAS threads cost time and could change last bits.
     with threadpool_limits(1, user_api="blas"):
         for site, count in counts.items():
             for index in range(count):
-                for path, picture in paint(site, index):
+                for path, picture in federation.paint(site, index):
                     target = folder / site / path
                     target.parent.mkdir(parents=True, exist_ok=True)
                     Image.fromarray(picture).save(target, compress_level=1)

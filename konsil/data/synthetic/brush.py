@@ -6,11 +6,12 @@ Pictures are float64 arrays, channels first, until `to_bytes`; coordinates are p
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from konsil.randomness import digest
 
@@ -33,13 +34,11 @@ def _gaussian(length: int, sigma: float) -> Array:
 
 def blur(picture: Array, sigma: float, sigma_x: float | None = None) -> Array:
     """Gaussian blur of the last two axes; `sigma_x` where the horizontal one differs."""
-    height, width = picture.shape[-2:]
-    across = round(sigma if sigma_x is None else sigma_x, 2)
-    down = round(sigma, 2)
+    down, across = round(sigma, 2), round(sigma if sigma_x is None else sigma_x, 2)
     if down >= 0.2:  # below that a Gaussian is narrower than a pixel
-        picture = _gaussian(height, down) @ picture
+        picture = _gaussian(picture.shape[-2], down) @ picture
     if across >= 0.2:
-        picture = picture @ _gaussian(width, across).T
+        picture = picture @ _gaussian(picture.shape[-1], across).T
     return picture
 
 
@@ -58,6 +57,23 @@ def cloud(rng: np.random.Generator, *scales: tuple[int, float]) -> Array:
     noise = rng.standard_normal([basis.shape[1] for basis in bases])
     noise = bases[-2] @ noise @ bases[-1].T
     return np.tensordot(bases[0], noise, axes=1) if len(bases) == 3 else noise
+
+
+def square_cloud(size: int, rng: np.random.Generator, sigma: float) -> Array:
+    """A cloud over a square picture, alike in both directions."""
+    return cloud(rng, (size, sigma), (size, sigma))
+
+
+def coverage(size: int, fine: int, polygons: Iterable[tuple[Array, int]]) -> Array:
+    """Polygons, (corners, 2) and a grey value, one over the other; 0 to 1 in a square picture.
+
+    They are drawn `fine` times finer, then averaged down.
+    """
+    canvas = Image.new("L", (size * fine, size * fine))
+    draw = ImageDraw.Draw(canvas)
+    for outline, value in polygons:
+        draw.polygon((fine * outline).ravel().tolist(), fill=value)
+    return np.asarray(canvas.reduce(fine), dtype=np.float64) / 255.0
 
 
 def grid(size: int) -> tuple[Array, Array]:
@@ -80,15 +96,15 @@ def wobble(angle: Array, amplitudes: Array, phases: Array) -> Array:
     return np.interp(angle, turn, outline)
 
 
-def to_bytes(picture: Array) -> Bytes:
-    """[0, 1], channels first or grey, as 8-bit values with the channels last."""
-    if picture.ndim == 3:
-        picture = picture.transpose(1, 2, 0)
-    return np.ascontiguousarray(np.round(np.clip(picture, 0.0, 1.0) * 255.0).astype(np.uint8))
+def to_bytes(picture: Array, jpeg: int | None = None) -> Bytes:
+    """[0, 1], channels first or grey, as 8-bit values with the channels last.
 
-
-def through_jpeg(picture: Bytes, quality: int) -> Bytes:
-    """The picture after an archive stored it with losses."""
+    `jpeg`: the quality with which an archive stored it, with losses.
+    """
+    levels = np.round(np.clip(picture, 0.0, 1.0) * 255.0).astype(np.uint8)
+    levels = np.ascontiguousarray(levels.transpose(1, 2, 0) if levels.ndim == 3 else levels)
+    if jpeg is None:
+        return levels
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "JPEG", quality=quality)
+    Image.fromarray(levels).save(buffer, "JPEG", quality=jpeg)
     return np.asarray(Image.open(buffer))

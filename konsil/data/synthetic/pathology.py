@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-from PIL import Image, ImageDraw
 
 from konsil.data.synthetic.brush import (
     Array,
     Bytes,
     blur,
-    cloud,
+    coverage,
     grid,
     inside,
+    square_cloud,
     stream,
-    through_jpeg,
     to_bytes,
 )
 
@@ -31,6 +31,7 @@ CLASSES = ["normal", "tumour"]
 PATCHES = 6  # a patient: by turns from normal tissue and from tumour
 _FINE = 3  # nuclei are drawn this much finer, then averaged down
 _CORNERS = 20  # of a nucleus's outline
+_cloud = partial(square_cloud, SIZE)
 _X, _Y = grid(SIZE)
 Colour = tuple[float, float, float]
 
@@ -52,31 +53,17 @@ class Site:
 
 
 SITES = {
-    "ginkgo": Site(
-        150, (0.65, 0.70, 0.29), (0.09, 0.95, 0.28), (1.30, 0.75), 0.16, (0.96, 0.95, 0.96),
-        1.00, 0.5, 0.010, 90,
-    ),
-    "hazel": Site(
-        110, (0.58, 0.74, 0.34), (0.10, 0.90, 0.37), (1.15, 0.98), 0.18, (0.95, 0.94, 0.95),
-        1.00, 0.7, 0.012, 80,
-    ),
-    "iris": Site(
-        80, (0.70, 0.65, 0.26), (0.14, 0.91, 0.29), (1.45, 0.66), 0.20, (0.92, 0.94, 0.97),
-        1.06, 0.4, 0.014, 90,
-    ),
-    "juniper": Site(
-        60, (0.62, 0.71, 0.32), (0.07, 0.96, 0.24), (0.98, 0.60), 0.24, (0.97, 0.96, 0.97),
-        0.96, 1.0, 0.012, 70,
-    ),
-    "laurel": Site(
-        40, (0.65, 0.67, 0.32), (0.13, 0.88, 0.40), (1.38, 0.92), 0.20, (0.96, 0.95, 0.91),
-        1.08, 0.8, 0.018, 60,
-    ),
+    "ginkgo": Site(150, (0.65, 0.70, 0.29), (0.09, 0.95, 0.28), (1.30, 0.75),
+        0.16, (0.96, 0.95, 0.96), 1.00, 0.5, 0.010, 90),
+    "hazel": Site(110, (0.58, 0.74, 0.34), (0.10, 0.90, 0.37), (1.15, 0.98),
+        0.18, (0.95, 0.94, 0.95), 1.00, 0.7, 0.012, 80),
+    "iris": Site(80, (0.70, 0.65, 0.26), (0.14, 0.91, 0.29), (1.45, 0.66),
+        0.20, (0.92, 0.94, 0.97), 1.06, 0.4, 0.014, 90),
+    "juniper": Site(60, (0.62, 0.71, 0.32), (0.07, 0.96, 0.24), (0.98, 0.60),
+        0.24, (0.97, 0.96, 0.97), 0.96, 1.0, 0.012, 70),
+    "laurel": Site(40, (0.65, 0.67, 0.32), (0.13, 0.88, 0.40), (1.38, 0.92),
+        0.20, (0.96, 0.95, 0.91), 1.08, 0.8, 0.018, 60),
 }  # fmt: skip
-
-
-def _cloud(rng: np.random.Generator, sigma: float) -> Array:
-    return cloud(rng, (SIZE, sigma), (SIZE, sigma))
 
 
 @dataclass(frozen=True)
@@ -87,7 +74,7 @@ class Nuclei:
     radius: Array
     stretch: Array  # long over short axis
     tilt: Array
-    irregular: Array
+    irregular: float
     density: Array  # of haematoxylin
 
     def outlines(self, rng: np.random.Generator) -> Array:
@@ -133,15 +120,15 @@ def _population(
         radius=radius * np.exp(rng.normal(0, spread, number)),
         stretch=rng.uniform(*stretch, number),
         tilt=angle,
-        irregular=np.full(number, irregular),
+        irregular=irregular,
         density=np.clip(rng.normal(density, 0.12, number), 0.25, 1.0),
     )
 
 
 def _tissue(
     rng: np.random.Generator, tumour: bool, stroma: Array, grain: float
-) -> tuple[Nuclei, list[Nuclei]]:
-    """The cells that decide the class, and those found in both."""
+) -> tuple[Nuclei, Nuclei, Nuclei]:
+    """Cells found in both classes, and over them those that decide it."""
     free = 1 - stroma
     fibroblasts = _population(
         rng, 0.5 * stroma, int(rng.integers(6, 16)), 3.2, 0.15, 3.0, 0.05, 0.75, (2.2, 3.8), grain
@@ -154,25 +141,20 @@ def _tissue(
             rng.uniform(0.5, 0.75), (1.0, 1.7),
         )  # fmt: skip
         where, number = 0.3 * free + 0.7 * stroma, int(rng.integers(0, 30))
-        return cells, [
-            _population(rng, where, number, 3.5, 0.08, 2.2, 0.04, 0.9, (1, 1.3)),
-            fibroblasts,
-        ]
+        lymphocytes = _population(rng, where, number, 3.5, 0.08, 2.2, 0.04, 0.9, (1, 1.3))
+        return lymphocytes, fibroblasts, cells
     wanted = int(rng.integers(45, 130))
     cells = _population(
         rng, free + 0.15 * stroma, wanted, rng.uniform(3.3, 4.1), 0.09, 2.05, 0.04,
         rng.uniform(0.75, 0.95), (1, 1.3),
     )  # fmt: skip
     reactive = int(rng.integers(0, 12))  # large pale cells of a busy node: not tumour
-    return cells, [
-        _population(rng, free, reactive, 5.2, 0.12, 2.2, 0.06, 0.5, (1, 1.5)),
-        fibroblasts,
-    ]
+    large = _population(rng, free, reactive, 5.2, 0.12, 2.2, 0.06, 0.5, (1, 1.5))
+    return large, fibroblasts, cells
 
 
-def _draw(canvas: Image.Image, nuclei: Nuclei, rng: np.random.Generator) -> None:
+def _drawn(nuclei: Nuclei, rng: np.random.Generator) -> Iterator[tuple[Array, int]]:
     """Nuclei with a dense membrane, paler inside where they are large, and a nucleolus."""
-    draw = ImageDraw.Draw(canvas)
     outlines = nuclei.outlines(rng)
     centres = outlines.mean(axis=1, keepdims=True)
     inner = centres + 0.78 * (outlines - centres)
@@ -180,10 +162,10 @@ def _draw(canvas: Image.Image, nuclei: Nuclei, rng: np.random.Generator) -> None
     pale = np.clip(1.25 - 0.1 * nuclei.radius, 0.6, 0.95)
     for index in range(len(outlines)):
         dye = 255 * nuclei.density[index]
-        draw.polygon((_FINE * outlines[index]).ravel().tolist(), fill=int(dye))
-        draw.polygon((_FINE * inner[index]).ravel().tolist(), fill=int(dye * pale[index]))
+        yield outlines[index], int(dye)
+        yield inner[index], int(dye * pale[index])
         if nuclei.radius[index] > 4.6:
-            draw.polygon((_FINE * nucleolus[index]).ravel().tolist(), fill=int(min(255, 1.3 * dye)))
+            yield nucleolus[index], int(min(255, 1.3 * dye))
 
 
 def _collagen(rng: np.random.Generator, grain: float) -> Array:
@@ -217,11 +199,9 @@ def _dyes(rng: np.random.Generator, tumour: bool) -> tuple[Array, Array]:
     """The maps of haematoxylin and eosin of one patch."""
     grain = rng.uniform(0, np.pi)
     stroma = inside(np.clip(rng.normal(1.0, 0.6), 0, None) - _cloud(rng, 14.0), 0.5)
-    cells, others = _tissue(rng, tumour, stroma, grain)
-    canvas = Image.new("L", (SIZE * _FINE, SIZE * _FINE))
-    for nuclei in (*others, cells):
-        _draw(canvas, nuclei, rng)
-    nuclear = blur(np.asarray(canvas.reduce(_FINE), dtype=np.float64) / 255, 0.4)
+    tissue = _tissue(rng, tumour, stroma, grain)
+    polygons = (polygon for nuclei in tissue for polygon in _drawn(nuclei, rng))
+    nuclear = blur(coverage(SIZE, _FINE, polygons), 0.4)
     chromatin = 1 + 0.22 * _cloud(rng, 0.9)
     cytoplasm = rng.uniform(0.30, 0.55) * (1 + 0.18 * _cloud(rng, 2.0) + 0.12 * _cloud(rng, 8.0))
     fibres = 0.40 + 0.50 * _collagen(rng, grain)
@@ -232,31 +212,30 @@ def _dyes(rng: np.random.Generator, tumour: bool) -> tuple[Array, Array]:
     return np.clip(nuclear * chromatin + haze, 0, None) * filled, np.clip(eosin, 0, None) * filled
 
 
-@dataclass(frozen=True)
-class Slide:
-    """How one patient's section was stained and lit."""
+def _slide(site: Site, rng: np.random.Generator) -> tuple[Array, Array]:
+    """How one patient's section was stained and lit.
 
-    spectra: Array  # (dye, colour): optical density at full concentration
-    white: Array
-
-
-def _slide(site: Site, rng: np.random.Generator) -> Slide:
+    The optical density of either dye at full concentration, (dye, colour), and the empty slide.
+    """
     hue = np.exp(rng.normal(0, 0.10, (2, 3)))  # batches of dye and their pH
     amount = np.array(site.strength) * np.exp(rng.normal(0, site.strength_spread, 2))
     spectra = np.array([site.haematoxylin, site.eosin]) * hue * amount[:, None]
-    return Slide(spectra, np.array(site.white) * np.exp(rng.normal(0, 0.015, 3)))
+    return spectra, np.array(site.white) * np.exp(rng.normal(0, 0.015, 3))
 
 
-def _scan(site: Site, slide: Slide, dyes: tuple[Array, Array], rng: np.random.Generator) -> Bytes:
+def _scan(
+    site: Site, slide: tuple[Array, Array], dyes: tuple[Array, Array], rng: np.random.Generator
+) -> Bytes:
     """Beer and Lambert: each dye takes its share of the light, colour by colour."""
+    spectra, white = slide
     density = np.zeros((3, SIZE, SIZE))
-    for dye, spectrum in zip(dyes, slide.spectra, strict=True):
+    for dye, spectrum in zip(dyes, spectra, strict=True):
         thickness = np.exp(rng.normal(0, 0.05))
         density += thickness * dye * spectrum[:, None, None]
-    light = slide.white[:, None, None] * np.exp(-density)
+    light = white[:, None, None] * np.exp(-density)
     light = blur(light, site.blur * rng.uniform(0.8, 1.4))  # no slide is flat: focus drifts
     picture = np.clip(light, 0, 1) ** site.gamma + rng.normal(0, site.noise, light.shape)
-    return through_jpeg(to_bytes(picture), site.jpeg)
+    return to_bytes(picture, site.jpeg)
 
 
 def files(name: str, index: int) -> Iterator[tuple[str, Bytes]]:

@@ -9,25 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from konsil.data.synthetic.brush import (
     Array,
     Bytes,
     blur,
-    cloud,
+    coverage,
     grid,
     inside,
+    square_cloud,
     stream,
-    through_jpeg,
     to_bytes,
     wobble,
 )
-from konsil.data.synthetic.vessels import absorption
 
 SIZE = 128
 RIM, CUP = 128, 255
+_FINE = 2  # vessels are drawn this much finer, then averaged down
+_STEPS = 46  # of a vessel
+_cloud = partial(square_cloud, SIZE)
 _X, _Y = grid(SIZE)
 Colour = tuple[float, float, float]
 
@@ -55,30 +59,18 @@ class Site:
 
 
 SITES = {
-    "aster": Site(
-        200, (0.62, 0.34, 0.14), (0.84, 0.47, 0.21), (0.98, 0.78, 0.42), 0.16, 0.285, (0.50, 0.50),
-        0.03, None, 0.02, 0.5, 0.010, 92, 0.25, 1.00, 1.0,
-    ),
-    "birch": Site(
-        120, (0.76, 0.45, 0.21), (0.95, 0.62, 0.33), (0.99, 0.82, 0.52), 0.14, 0.270, (0.46, 0.52),
-        0.05, None, 0.12, 1.1, 0.008, 80, 0.30, 0.85, 0.6,
-    ),
-    "cedar": Site(
-        90, (0.42, 0.25, 0.12), (0.70, 0.34, 0.16), (0.94, 0.73, 0.36), 0.18, 0.300, (0.57, 0.49),
-        0.05, 0.6, 0.00, 0.4, 0.015, 95, 0.12, 1.05, 1.0,
-    ),
-    "dahlia": Site(
-        60, (0.49, 0.24, 0.09), (0.76, 0.41, 0.17), (0.92, 0.68, 0.32), 0.22, 0.340, (0.50, 0.47),
-        0.04, None, 0.04, 0.9, 0.012, 88, 0.55, 1.10, 0.2,
-    ),
-    "elm": Site(
-        50, (0.51, 0.36, 0.21), (0.70, 0.50, 0.30), (0.86, 0.78, 0.54), 0.20, 0.265, (0.53, 0.54),
-        0.07, 0.6, 0.08, 1.6, 0.030, 50, 0.40, 0.90, 0.4,
-    ),
-    "fir": Site(
-        40, (0.65, 0.33, 0.21), (0.84, 0.48, 0.31), (0.97, 0.76, 0.54), 0.17, 0.240, (0.44, 0.46),
-        0.05, 0.3, 0.06, 0.8, 0.020, 70, 0.35, 1.15, 0.6,
-    ),
+    "aster": Site(200, (0.62, 0.34, 0.14), (0.84, 0.47, 0.21), (0.98, 0.78, 0.42),
+        0.16, 0.285, (0.50, 0.50), 0.03, None, 0.02, 0.5, 0.010, 92, 0.25, 1.00, 1.0),
+    "birch": Site(120, (0.76, 0.45, 0.21), (0.95, 0.62, 0.33), (0.99, 0.82, 0.52),
+        0.14, 0.270, (0.46, 0.52), 0.05, None, 0.12, 1.1, 0.008, 80, 0.30, 0.85, 0.6),
+    "cedar": Site(90, (0.42, 0.25, 0.12), (0.70, 0.34, 0.16), (0.94, 0.73, 0.36),
+        0.18, 0.300, (0.57, 0.49), 0.05, 0.6, 0.00, 0.4, 0.015, 95, 0.12, 1.05, 1.0),
+    "dahlia": Site(60, (0.49, 0.24, 0.09), (0.76, 0.41, 0.17), (0.92, 0.68, 0.32),
+        0.22, 0.340, (0.50, 0.47), 0.04, None, 0.04, 0.9, 0.012, 88, 0.55, 1.10, 0.2),
+    "elm": Site(50, (0.51, 0.36, 0.21), (0.70, 0.50, 0.30), (0.86, 0.78, 0.54),
+        0.20, 0.265, (0.53, 0.54), 0.07, 0.6, 0.08, 1.6, 0.030, 50, 0.40, 0.90, 0.4),
+    "fir": Site(40, (0.65, 0.33, 0.21), (0.84, 0.48, 0.31), (0.97, 0.76, 0.54),
+        0.17, 0.240, (0.44, 0.46), 0.05, 0.3, 0.06, 0.8, 0.020, 70, 0.35, 1.15, 0.6),
 }  # fmt: skip
 
 
@@ -103,10 +95,6 @@ class Eye:
         return self.cup_distance - scale * self.cup_radius * outline
 
 
-def _cloud(rng: np.random.Generator, sigma: float) -> Array:
-    return cloud(rng, (SIZE, sigma), (SIZE, sigma))
-
-
 def _eye(site: Site, rng: np.random.Generator) -> Eye:
     temporal = 1 if rng.random() < 0.5 else -1
     radius = SIZE * site.disc_radius * np.exp(rng.normal(0.0, 0.07))
@@ -115,9 +103,8 @@ def _eye(site: Site, rng: np.random.Generator) -> Eye:
     y = SIZE * (site.disc_centre[1] + shift_y)
     tall = rng.normal(1.08, 0.04)  # discs are a little taller than wide
     angle = np.arctan2(_Y - y, _X - x)
-    outline = radius * (
-        1 + wobble(angle, rng.normal(0, [0.02, 0.012, 0.008]), rng.uniform(0, 7, 3))
-    )
+    rim = wobble(angle, rng.normal(0, [0.02, 0.012, 0.008]), rng.uniform(0, 7, 3))
+    outline = radius * (1 + rim)
     distance = np.hypot((_X - x) * np.sqrt(tall), (_Y - y) / np.sqrt(tall)) / outline
     diseased = rng.random() < site.glaucoma
     ratio = np.clip(rng.normal(0.70 if diseased else 0.46, 0.08), 0.22, 0.85)
@@ -185,10 +172,107 @@ def _field_of_view(site: Site, eye: Eye, rng: np.random.Generator) -> Array:
     return inside(np.hypot(_X - x, _Y - y) - field, 3.0)
 
 
+# --- vessels: walks that leave the disc and branch -----------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Vessels:
+    """V vessels of equally many steps."""
+
+    path: Array  # (V, steps, 2)
+    width: Array  # (V, steps)
+    heading: Array  # (V, steps)
+    vein: NDArray[np.bool_]  # (V,)
+
+
+def _grow(
+    rng: np.random.Generator, step: float, start: Array, heading: Array, bend: Array, width: Array,
+    vein: NDArray[np.bool_],
+) -> _Vessels:  # fmt: skip
+    """Walks whose heading drifts by `bend` and wavers, and whose calibre tapers."""
+    wavering = np.cumsum(rng.normal(0.0, 0.15, (len(start), _STEPS)), axis=1)
+    wavering -= 0.6 * blur(wavering, 0.0, 9.0)  # tortuous, yet on its way outwards
+    headings = heading[:, None] + bend[:, None] * np.linspace(0, 1, _STEPS) + wavering
+    moves = step * np.stack([np.cos(headings), np.sin(headings)], axis=-1)
+    path = start[:, None] + np.cumsum(moves, axis=1) - moves[:, :1]
+    calibre = np.interp(np.arange(_STEPS), [0, 7, _STEPS], [0.4, 1.0, 0.6])  # it rises from the cup
+    return _Vessels(path, width[:, None] * calibre, headings, vein)
+
+
+def _branch(rng: np.random.Generator, step: float, parents: _Vessels) -> _Vessels:
+    """Daughters that leave their parents at random places inside the picture."""
+    forks = rng.random(parents.width.shape) < 0.05
+    forks[:, :6] = False
+    forks &= (np.abs(parents.path - SIZE / 2) < SIZE / 2).all(axis=-1)
+    number = int(forks.sum())
+    turn = rng.choice([-1.0, 1.0], number) * rng.uniform(0.4, 0.9, number)
+    return _grow(
+        rng, step,
+        start=parents.path[forks],
+        heading=parents.heading[forks] + turn,
+        bend=-0.7 * turn + rng.normal(0, 0.3, number),
+        width=parents.width[forks] * rng.uniform(0.4, 0.75, number),
+        vein=parents.vein[np.nonzero(forks)[0]],
+    )  # fmt: skip
+
+
+def _trunks(rng: np.random.Generator, step: float, hub: Array, eye: Eye) -> _Vessels:
+    """The arcades: up and down, temporal and nasal, a vein and an artery each."""
+    up, nasal, artery = (axis.ravel() for axis in np.meshgrid([-1, 1], [0, 1], [0, 1]))
+    side = eye.temporal * (1 - 2 * nasal)
+    lean = np.where(nasal, 0.45, 0.25) + rng.normal(0, 0.22, 8)
+    curve = np.where(nasal, 0.1, 0.75) + rng.normal(0, 0.25, 8)
+    width = eye.radius * np.where(artery, 0.125, 0.165) * rng.uniform(0.5, 1.1, 8)
+    start = hub + eye.radius * rng.normal(0, 0.09, (8, 2))
+    heading = up * (np.pi / 2 - side * lean)
+    return _grow(rng, step, start, heading, -up * side * curve, width, artery == 0)
+
+
+def _twigs(rng: np.random.Generator, step: float, hub: Array, radius: float) -> _Vessels:
+    """Small arteries that run sideways over the disc."""
+    number = int(rng.integers(2, 6))
+    return _grow(
+        rng, step,
+        start=hub + radius * rng.normal(0, 0.15, (number, 2)),
+        heading=rng.choice([0.0, np.pi], number) + rng.normal(0, 0.45, number),
+        bend=rng.normal(0, 0.5, number),
+        width=radius * rng.uniform(0.035, 0.07, number),
+        vein=np.zeros(number, dtype=bool),
+    )  # fmt: skip
+
+
+def _layer(generations: list[_Vessels], vein: bool, thickness: float = 1.0) -> Array:
+    """How much of each pixel is covered by the veins, or by the arteries."""
+    polygons: list[tuple[Array, int]] = []
+    for vessels in generations:
+        chosen = vessels.vein == vein
+        normal = np.stack([-np.sin(vessels.heading), np.cos(vessels.heading)], axis=-1)
+        half = (0.5 * thickness * vessels.width[..., None] * normal)[chosen]
+        path = vessels.path[chosen]
+        outlines = np.concatenate([path + half, (path - half)[:, ::-1]], axis=1)
+        polygons += [(outline, 255) for outline in outlines]
+    return coverage(SIZE, _FINE, polygons)
+
+
+def _absorption(eye: Eye, rng: np.random.Generator) -> Array:
+    """Optical density of the blood in front of every pixel; arteries have a bright reflex."""
+    step = 0.075 * eye.radius
+    hub = np.array(eye.centre) - [eye.temporal * eye.radius * rng.uniform(0.05, 0.3), 0.0]
+    generations = [_trunks(rng, step, hub, eye), _twigs(rng, step, hub, eye.radius)]
+    generations.append(_branch(rng, step, generations[0]))
+    generations.append(_branch(rng, step, generations[-1]))
+    veins = blur(0.95 * _layer(generations, vein=True), 0.6)
+    arteries = _layer(generations, vein=False)
+    reflex = _layer(generations, vein=False, thickness=0.3)
+    density = np.maximum(veins, blur(0.75 * arteries - 0.3 * reflex, 0.5))
+    return density * (1.0 + 0.12 * _cloud(rng, 6.0))
+
+
+# --- the photograph and its mask ------------------------------------------------------------------
+
+
 def _photograph(site: Site, eye: Eye, rng: np.random.Generator) -> Bytes:
-    blood = np.array([0.32, 1.0, 0.8])[:, None, None] * absorption(
-        rng, SIZE, eye.centre, eye.radius, eye.temporal
-    )
+    blood = np.array([0.32, 1.0, 0.8])[:, None, None] * _absorption(eye, rng)
     picture = _reflectance(site, eye, rng) * np.exp(-blood)
     ageing = np.array([0.03, -0.03, -0.18])[:, None, None]  # the lens yellows: blue is lost first
     cast = np.exp(ageing * rng.normal() + rng.normal(0.0, 0.03, (3, 1, 1)))
@@ -196,12 +280,11 @@ def _photograph(site: Site, eye: Eye, rng: np.random.Generator) -> Bytes:
     haze = site.haze * rng.uniform(0.5, 1.5)
     veil = picture.mean(axis=(1, 2), keepdims=True) + 0.05
     picture = exposure * ((1 - haze) * picture + haze * veil) * _field_of_view(site, eye, rng)
-    picture = picture / np.sqrt(
-        np.sqrt(1 + np.square(np.square(picture)))
-    )  # highlights bend before they clip
+    bend = np.sqrt(np.sqrt(1 + np.square(np.square(picture))))
+    picture = picture / bend  # highlights bend before they clip
     picture = blur(picture, site.blur * rng.uniform(0.7, 1.4))
     picture = picture + rng.normal(0.0, site.noise, picture.shape)
-    return through_jpeg(to_bytes(picture), site.jpeg)
+    return to_bytes(picture, site.jpeg)
 
 
 def _annotation(site: Site, eye: Eye, rng: np.random.Generator) -> Bytes:

@@ -11,15 +11,7 @@ import numpy as np
 
 from konsil.data.findings import BadFile
 from konsil.data.volumes.dicom import read_dicom
-from konsil.data.volumes.formats import (
-    ITK,
-    NIFTI,
-    data_file,
-    read_itk,
-    read_nifti,
-    suffix_of,
-    write_volume,
-)
+from konsil.data.volumes.formats import ITK, NIFTI, data_file, read_file, suffix_of, write_volume
 from konsil.data.volumes.grid import View, Volume, from_planes, plane_spacing, planes
 from konsil.data.volumes.headers import files_of
 from konsil.data.volumes.masks import read_mask_volume
@@ -66,13 +58,10 @@ def read_volume(path: Path, channel: int | None = None, series: str | None = Non
     in the SeriesDescription) one of the series of a folder.
     """
     parts_of(path)  # so that a missing data file is said in our words
-    suffix = suffix_of(path)
-    if suffix in NIFTI and not path.is_dir():
-        volume = read_nifti(path, channel)
-    elif suffix in ITK and not path.is_dir():
-        volume = read_itk(path, channel)
-    else:
+    if path.is_dir() or suffix_of(path) not in (*NIFTI, *ITK):
         volume = read_dicom(path, series)
+    else:
+        volume = read_file(path, channel)
     _check(volume)
     return volume
 

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile
-from konsil.data.volumes.formats import itk_values, naming, unreadable
+from konsil.data.volumes.formats import itk_image, itk_values, naming
 from konsil.data.volumes.grid import Volume
-from konsil.data.volumes.headers import Slice, image_slices
+from konsil.data.volumes.headers import Slice, image_headers, slices_of
 
 SAME_PLACE = 0.01  # millimetres
 UNEVEN = 0.1  # of the usual gap between slices
@@ -30,14 +30,11 @@ def read_dicom(path: Path, series: str | None = None) -> Volume:
     """The volume of a series' folder or of a file; slices sorted by where they lie."""
     slices = ordered_slices(path, series)
     affine = slices[0].affine
-    if len(slices) > 1 and slices[0].position is not None:
+    if len(slices) > 1 and slices[0].place is not None:
         _check_gaps(slices)
         # Not along the normal: the stack of a tilted gantry is sheared.
         affine[:3, 2] = (slices[-1].affine - slices[0].affine)[:3, 3] / (len(slices) - 1)
     return Volume(pixels_of(slices), affine)
-
-
-# --- the stack ----------------------------------------------------------------------------------
 
 
 def ordered_slices(path: Path, series: str | None = None) -> list[Slice]:
@@ -45,9 +42,9 @@ def ordered_slices(path: Path, series: str | None = None) -> list[Slice]:
 
     Frames of one file that do not say where they lie stay as they are.
     """
-    slices = image_slices(path, series)
+    slices = [one for header in image_headers(path, series) for one in slices_of(header)]
     _check_alike(slices)
-    lost = [one.name for one in slices if one.position is None]
+    lost = [one.name for one in slices if one.place is None]
     if not lost:
         return _in_order(slices)
     if len({one.path for one in slices}) > 1:
@@ -62,11 +59,7 @@ def _check_alike(slices: Sequence[Slice]) -> None:
     for one in slices:
         difference = _difference(one, first)
         if difference:
-            cure = (
-                "take the slices that do not belong to the stack (a localiser?) out of the folder"
-            )
-            detail = f"{difference}: {one.name} and {first.name}"
-            raise BadFile("DICOM slices that are not alike", cure, detail)
+            raise _not_alike(difference, one, first)
 
 
 def _difference(one: Slice, other: Slice) -> str:
@@ -74,75 +67,67 @@ def _difference(one: Slice, other: Slice) -> str:
         return "{} x {} and {} x {} pixels".format(*one.size, *other.size)
     if not np.allclose(one.spacing, other.spacing, rtol=0, atol=NOT_ALIKE):
         return "spacing {:g} x {:g} and {:g} x {:g} mm".format(*one.spacing, *other.spacing)
-    if one.orientation is None or other.orientation is None:
+    if one.place is None or other.place is None:
         return ""
-    alike = np.allclose(one.orientation, other.orientation, rtol=0, atol=NOT_ALIKE)
+    alike = np.allclose(one.place[:2], other.place[:2], rtol=0, atol=NOT_ALIKE)
     return "" if alike else "another orientation"
+
+
+def _not_alike(difference: str, one: Slice, other: Slice) -> BadFile:
+    cure = "take the slices that do not belong to the stack (a localiser?) out of the folder"
+    detail = f"{difference}: {one.name} and {other.name}"
+    return BadFile("DICOM slices that are not alike", cure, detail)
 
 
 def _in_order(slices: Sequence[Slice]) -> list[Slice]:
     """Sorted along the normal; names and instance numbers do not say where a slice lies."""
     heights = _heights(slices)
-    ordered = [slices[k] for k in np.argsort(heights, kind="stable")]
-    for (one, other), (low, high) in zip(pairwise(ordered), pairwise(sorted(heights)), strict=True):
-        if high - low < SAME_PLACE:
+    order = np.argsort(heights, kind="stable")
+    for low, high in pairwise(order):
+        if heights[high] - heights[low] < SAME_PLACE:
             cure = (
                 "keep one volume in the folder: choose by `series` in federation.yaml, or move "
                 "the other times, echoes or b-values away"
             )
-            detail = f"{one.name} and {other.name}, at {low:g} mm"
+            names = f"{slices[low].name} and {slices[high].name}"
+            detail = f"{names}, at {heights[low]:g} mm"
             raise BadFile("several DICOM slices at one position", cure, detail)
-    return ordered
+    return [slices[k] for k in order]
 
 
 def _heights(slices: Sequence[Slice]) -> list[float]:
     """Millimetres along the normal of the stack."""
-    assert slices[0].orientation is not None
-    normal = np.cross(*slices[0].orientation)
-    return [float(normal @ one.position) for one in slices if one.position is not None]
+    places = [one.place for one in slices if one.place is not None]
+    normal = np.cross(*places[0][:2])
+    return [float(normal @ place[2]) for place in places]
 
 
 def _check_gaps(slices: Sequence[Slice]) -> None:
-    steps = [other.affine[:3, 3] - one.affine[:3, 3] for one, other in pairwise(slices)]
-    gaps = [high - low for low, high in pairwise(_heights(slices))]
-    usual = sorted(gaps)[(len(gaps) - 1) // 2]
-    for (one, other), gap in zip(pairwise(slices), gaps, strict=True):
+    gaps = np.diff(_heights(slices))
+    usual = np.sort(gaps)[(len(gaps) - 1) // 2]
+    names = [f"{one.name} and {other.name}" for one, other in pairwise(slices)]
+    for pair, gap in zip(names, gaps, strict=True):
         if abs(gap - usual) > UNEVEN * usual:
-            detail = f"{gap:g} mm between {one.name} and {other.name}, elsewhere {usual:g} mm"
             cure = "export the series again, whole and with even gaps"
+            detail = f"{gap:g} mm between {pair}, elsewhere {usual:g} mm"
             raise BadFile("DICOM series with a missing slice", cure, detail)
-    mean = np.mean(steps, axis=0)
-    for (one, other), step in zip(pairwise(slices), steps, strict=True):
-        if np.linalg.norm(step - mean) > 2 * UNEVEN * usual:
+    steps = np.diff([one.affine[:3, 3] for one in slices], axis=0)
+    shifts = np.linalg.norm(steps - steps.mean(axis=0), axis=1)
+    for pair, shift in zip(names, shifts, strict=True):
+        if shift > 2 * UNEVEN * usual:
             cure = "export the series again: its slices must lie behind one another"
-            detail = f"{one.name} and {other.name}"
-            raise BadFile("DICOM slices that are shifted against each other", cure, detail)
-
-
-# --- pixels -------------------------------------------------------------------------------------
+            raise BadFile("DICOM slices that are shifted against each other", cure, pair)
 
 
 def pixels_of(slices: Sequence[Slice]) -> NDArray[Any]:
     """[i, j, k(, 3)]: the pixels of slices, in their order; every file is decoded once."""
-    files = {path: _decoded(path) for path in dict.fromkeys(one.path for one in slices)}
+    files: dict[Path, NDArray[Any]] = {}
+    for one in slices:
+        if one.path not in files:
+            with naming(one.path):
+                files[one.path] = itk_values(itk_image(one.path, "DICOM"))
     planes = [files[one.path][:, :, one.frame] for one in slices]
-    odd = next((k for k, plane in enumerate(planes) if plane.shape != planes[0].shape), None)
-    if odd is not None:
-        cure = "take the slices that do not belong to the stack out of the folder"
-        detail = f"colour and grey: {slices[0].name} and {slices[odd].name}"
-        raise BadFile("DICOM slices that are not alike", cure, detail)
+    for one, plane in zip(slices, planes, strict=True):
+        if plane.shape != planes[0].shape:
+            raise _not_alike("colour and grey", slices[0], one)
     return np.stack(planes, axis=2)
-
-
-def _decoded(path: Path) -> NDArray[Any]:
-    """[i, j, frame(, 3)]."""
-    import SimpleITK as sitk
-
-    reader = sitk.ImageFileReader()
-    reader.SetImageIO("GDCMImageIO")
-    reader.SetFileName(str(path))
-    with naming(path):
-        try:
-            return itk_values(reader.Execute())
-        except RuntimeError:
-            raise unreadable(path, "DICOM") from None

@@ -22,12 +22,8 @@ if TYPE_CHECKING:
     import SimpleITK
 
 NIFTI = (".nii", ".nii.gz")
-ITK = {
-    ".mhd": "MetaImageIO",
-    ".mha": "MetaImageIO",
-    ".nrrd": "NrrdImageIO",
-    ".nhdr": "NrrdImageIO",
-}
+ITK = {".mhd": "MetaImage", ".mha": "MetaImage", ".nrrd": "NRRD", ".nhdr": "NRRD"}
+ITK_READERS = {"MetaImage": "MetaImageIO", "NRRD": "NrrdImageIO", "DICOM": "GDCMImageIO"}
 WRITABLE = (*NIFTI, ".mha", ".mhd", ".nrrd")
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # ITK and DICOM count to the left and the back
 HEADER_BYTES = 65536
@@ -59,56 +55,52 @@ def naming(file: Path) -> Iterator[None]:
         raise
 
 
+def read_file(path: Path, channel: int | None) -> Volume:
+    """The volume of a NIfTI, MetaImage or NRRD file."""
+    return (_read_nifti if suffix_of(path) in NIFTI else _read_itk)(path, channel)
+
+
 # --- NIfTI --------------------------------------------------------------------------------------
 
 
-def read_nifti(path: Path, channel: int | None) -> Volume:
-    """A NIfTI file; the affine is nibabel's choice of sform, qform or the voxel size alone."""
+def _read_nifti(path: Path, channel: int | None) -> Volume:
+    """The affine is nibabel's choice of sform, qform or the voxel size alone."""
     import nibabel
 
     try:
         image: Any = nibabel.load(path, mmap=False)
-        array = _nifti_values(image)
+        array = _nifti_values(image.dataobj)
         affine = np.asarray(image.affine, dtype=np.float64)
     except Exception:  # whatever nibabel, gzip and zlib stumble over in a damaged file
         raise unreadable(path, "NIfTI") from None
-    return Volume(_three_axes(array, channel, colour=array.dtype.names is not None), affine)
+    array = _three_axes(array, array.ndim, channel)
+    if array.dtype.names:
+        array = np.stack([array[name] for name in "RGB"], axis=-1)
+    return Volume(array, affine)
 
 
-def _nifti_values(image: Any) -> NDArray[Any]:
+def _nifti_values(proxy: Any) -> NDArray[Any]:
     """Scaled values; integers stay integers if the scaling only adds a whole number."""
-    proxy = image.dataobj
     raw: NDArray[Any] = proxy.get_unscaled()
     if not raw.dtype.isnative and not raw.dtype.names:
         raw = raw.astype(raw.dtype.newbyteorder("="))
-    if raw.dtype.kind in "iu" and proxy.slope == 1 and float(proxy.inter).is_integer():
-        return moved(raw, int(proxy.inter))
-    scaled = proxy.slope != 1 or proxy.inter != 0
-    return raw * np.float64(proxy.slope) + proxy.inter if scaled else raw
+    if proxy.slope == 1 and proxy.inter == 0:
+        return raw
+    if raw.dtype.kind not in "iu" or proxy.slope != 1 or not float(proxy.inter).is_integer():
+        return raw * np.float64(proxy.slope) + proxy.inter
+    wide = raw.astype(np.int64) + int(proxy.inter)
+    narrow = wide.astype(raw.dtype)
+    return narrow if np.array_equal(narrow, wide) else wide
 
 
-def moved(array: NDArray[Any], offset: int) -> NDArray[Any]:
-    """The integers with an offset added, in their own type if it can hold them."""
-    if offset == 0:
-        return array
-    wide = array.astype(np.int64) + offset
-    limits = np.iinfo(array.dtype)
-    fits = wide.size and limits.min <= wide.min() and wide.max() <= limits.max
-    return wide.astype(array.dtype) if fits else wide
+def _three_axes(array: NDArray[Any], axes: int, channel: int | None) -> NDArray[Any]:
+    """An array of three axes, and of what else comes after these `axes` of space and time."""
+    ones = tuple(axis for axis in range(3, axes) if array.shape[axis] == 1)
+    array = np.expand_dims(np.squeeze(array, ones), tuple(range(axes, 3)))
+    return _one_channel(array, channel, 3) if axes - len(ones) > 3 else array
 
 
-def _three_axes(array: NDArray[Any], channel: int | None, colour: bool) -> NDArray[Any]:
-    """[i, j, k] or, of colour voxels (named fields R, G, B), [i, j, k, 3]."""
-    if colour:
-        array = np.stack([array[name] for name in ("R", "G", "B")], axis=-1)
-    spatial = array.shape[:-1] if colour else array.shape
-    beyond = [n for n in spatial[3:] if n != 1]
-    ones = (1,) * (3 - len(spatial))
-    array = array.reshape((*spatial[:3], *ones, *beyond, *((3,) if colour else ())))
-    return one_channel(array, channel, axis=3) if beyond else array
-
-
-def one_channel(array: NDArray[Any], channel: int | None, axis: int) -> NDArray[Any]:
+def _one_channel(array: NDArray[Any], channel: int | None, axis: int) -> NDArray[Any]:
     """One of the volumes that a file holds along an axis."""
     count = array.shape[axis]
     if channel is None or not 0 <= channel < count or array.ndim > axis + 1:
@@ -123,26 +115,17 @@ def one_channel(array: NDArray[Any], channel: int | None, axis: int) -> NDArray[
 # --- MetaImage and NRRD -------------------------------------------------------------------------
 
 
-def read_itk(path: Path, channel: int | None) -> Volume:
-    """A MetaImage or NRRD file."""
+def itk_image(path: Path, kind: str) -> SimpleITK.Image:
+    """A file read by SimpleITK as the kind that it should be, not as what else it might be."""
     import SimpleITK as sitk
 
     reader = sitk.ImageFileReader()
-    reader.SetImageIO(ITK[suffix_of(path)])  # by its name, not by what else it might be
+    reader.SetImageIO(ITK_READERS[kind])
     reader.SetFileName(str(path))
     try:
-        image = reader.Execute()
+        return reader.Execute()
     except RuntimeError:
-        raise unreadable(path, "MetaImage" if "m" in suffix_of(path) else "NRRD") from None
-    array = itk_values(image)
-    components = image.GetNumberOfComponentsPerPixel()
-    if components > 1 and not (components == 3 and array.dtype == np.uint8 and channel is None):
-        array = one_channel(array, channel, axis=image.GetDimension())
-    if image.GetDimension() > 3:
-        array = one_channel(array, channel, axis=3)
-    elif image.GetDimension() == 2:
-        array = np.expand_dims(array, 2)
-    return Volume(array, _itk_affine(image))
+        raise unreadable(path, kind) from None
 
 
 def itk_values(image: SimpleITK.Image) -> NDArray[Any]:
@@ -154,14 +137,18 @@ def itk_values(image: SimpleITK.Image) -> NDArray[Any]:
     return array.transpose((*range(axes)[::-1], *range(axes, array.ndim)))
 
 
-def _itk_affine(image: SimpleITK.Image) -> Affine:
-    axes = image.GetDimension()
+def _read_itk(path: Path, channel: int | None) -> Volume:
+    image = itk_image(path, ITK[suffix_of(path)])
+    array, axes = itk_values(image), image.GetDimension()
+    components = image.GetNumberOfComponentsPerPixel()
+    if components > 1 and not (components == 3 and array.dtype == np.uint8 and channel is None):
+        array = _one_channel(array, channel, axis=axes)
     used = min(axes, 3)
     affine = np.eye(4)
     direction = np.reshape(image.GetDirection(), (axes, axes))[:used, :used]
     affine[:used, :used] = direction * np.array(image.GetSpacing())[:used]
     affine[:used, 3] = image.GetOrigin()[:used]
-    return LPS_TO_RAS @ affine
+    return Volume(_three_axes(array, axes, channel), LPS_TO_RAS @ affine)
 
 
 def data_file(path: Path) -> Path | None:
@@ -184,7 +171,7 @@ def data_file(path: Path) -> Path | None:
 def _data_name(path: Path) -> str | None:
     with path.open("rb") as file:
         text = file.read(HEADER_BYTES).decode("latin-1")
-    separator = "=" if "MetaImage" in ITK[suffix_of(path)] else ":"
+    separator = "=" if ITK[suffix_of(path)] == "MetaImage" else ":"
     for line in text.splitlines():
         key, _, value = line.partition(separator)
         if key.strip().lower() in ("elementdatafile", "data file", "datafile"):
@@ -208,7 +195,8 @@ def write_volume(path: Path, volume: Volume) -> None:
         raise DataError(f"{path}: volumes are written as {', '.join(WRITABLE)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        (_write_nifti if suffix in NIFTI else _write_itk)(path, volume)
+        values = volume.array.astype(np.uint8) if volume.array.dtype == bool else volume.array
+        (_write_nifti if suffix in NIFTI else _write_itk)(path, Volume(values, volume.affine))
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "SimpleITK refuses"
         raise DataError(f"{path}: cannot be written ({reason}); choose another place") from None
@@ -235,8 +223,6 @@ def _storable(array: NDArray[Any]) -> NDArray[Any]:
     if array.ndim == 4:
         fields = np.dtype([(name, np.uint8) for name in "RGB"])
         return np.ascontiguousarray(array, dtype=np.uint8).view(fields)[..., 0]
-    if array.dtype == bool:
-        return array.astype(np.uint8)
     if array.dtype in (np.int64, np.uint64):  # few programs read 64-bit NIfTI
         low, high = array.min(), array.max()
         return array.astype(np.int32 if low >= -(2**31) and high < 2**31 else np.float64)
@@ -251,12 +237,8 @@ def _is_sheared(affine: Affine) -> bool:
 def _write_itk(path: Path, volume: Volume) -> None:
     import SimpleITK as sitk
 
-    colour = volume.array.ndim == 4
-    axes = (2, 1, 0, 3) if colour else (2, 1, 0)
-    values = np.ascontiguousarray(volume.array.transpose(axes))
-    image = sitk.GetImageFromArray(
-        values.astype(np.uint8) if values.dtype == bool else values, colour
-    )
+    array = volume.array.transpose((2, 1, 0, 3)[: volume.array.ndim])
+    image = sitk.GetImageFromArray(np.ascontiguousarray(array), isVector=array.ndim == 4)
     affine = LPS_TO_RAS @ volume.affine
     image.SetSpacing(volume.spacing)
     image.SetDirection((affine[:3, :3] / volume.spacing).ravel().tolist())

@@ -52,19 +52,29 @@ def planes(array: NDArray[Any], affine: Affine, view: View) -> NDArray[Any]:
 
     `DIRECTIONS` says whither N, rows and columns grow.
     """
-    return _turned(array, _axes(affine), _axes_of(view))
+    of_voxels, of_planes = _orientations(affine, view)
+    return _turned(array, of_voxels, of_planes)
 
 
 def from_planes(stack: NDArray[Any], affine: Affine, view: View) -> NDArray[Any]:
     """The array on the original grid whose `planes` these are."""
-    return _turned(stack, _axes_of(view), _axes(affine))
+    of_voxels, of_planes = _orientations(affine, view)
+    return _turned(stack, of_planes, of_voxels)
 
 
 def plane_spacing(volume: Volume, view: View) -> tuple[float, float]:
     """Millimetres from row to row and from column to column of a view's planes."""
-    axis_of = _axes(volume.affine)[:, 0].astype(int).tolist()
-    _, row, column = (volume.spacing[axis_of.index(int(w))] for w in _axes_of(view)[:, 0])
+    of_voxels, of_planes = _orientations(volume.affine, view)
+    axes = of_voxels[:, 0].tolist()
+    _, row, column = (volume.spacing[axes.index(world)] for world in of_planes[:, 0])
     return row, column
+
+
+def _orientations(affine: Affine, view: View) -> tuple[NDArray[Any], NDArray[Any]]:
+    """For each axis of the voxels, and of a view's planes, the nearest world axis and its sign."""
+    from nibabel.orientations import axcodes2ornt, io_orientation
+
+    return io_orientation(affine), axcodes2ornt(DIRECTIONS[view])
 
 
 def _turned(array: NDArray[Any], start: NDArray[Any], end: NDArray[Any]) -> NDArray[Any]:
@@ -74,34 +84,19 @@ def _turned(array: NDArray[Any], start: NDArray[Any], end: NDArray[Any]) -> NDAr
     return turned
 
 
-def _axes(affine: Affine) -> NDArray[Any]:
-    """For each voxel axis the world axis it is nearest to, and its sign."""
-    from nibabel.orientations import io_orientation
-
-    axes: NDArray[Any] = io_orientation(affine)
-    return axes
-
-
-def _axes_of(view: View) -> NDArray[Any]:
-    from nibabel.orientations import axcodes2ornt
-
-    axes: NDArray[Any] = axcodes2ornt(DIRECTIONS[view])
-    return axes
-
-
 # --- one grid on another ------------------------------------------------------------------------
 
 
 def onto_grid(array: NDArray[Any], affine: Affine, grid: Volume) -> NDArray[Any] | None:
     """The array turned so that its voxels are the grid's; None if they are others."""
-    step = np.linalg.inv(grid.affine) @ affine
-    whole = np.rint(step)
-    if not _is_signed_permutation(whole[:3, :3]) or _deviation(step, whole, array) > TOLERANCE:
+    whole = _whole_steps(array.shape[:3], affine, grid.affine)
+    if whole is None:
         return None
-    axes = np.stack([np.abs(whole[:3, :3]).argmax(axis=0), whole[:3, :3].sum(axis=0)], axis=1)
+    steps = whole[:3, :3]
+    axes = np.stack([np.abs(steps).argmax(axis=0), steps.sum(axis=0)], axis=1)
     turned = _turned(array, axes, np.array([[0, 1], [1, 1], [2, 1]]))
-    first = whole[:3, :3].sum(axis=1) < 0  # a flipped axis begins at the grid's far end
-    begins = np.where(first, np.array(turned.shape[:3]) - 1, 0)
+    # A flipped axis begins at the grid's far end.
+    begins = np.where(steps.sum(axis=1) < 0, np.array(turned.shape[:3]) - 1, 0)
     fits = turned.shape == grid.shape and (whole[:3, 3] == begins).all()
     return turned if fits else None
 
@@ -111,33 +106,33 @@ def put_plane(plane: NDArray[Any], affine: Affine, target: NDArray[Any], grid: A
 
     The affine's third column is not looked at: a single plane has no next one.
     """
-    step = np.linalg.inv(grid) @ affine
-    whole = np.rint(step)
-    steps, start = whole[:3, :2].astype(int), whole[:3, 3].astype(int)
-    if (np.abs(steps).sum(axis=0) != 1).any() or not (steps[:, 0] * steps[:, 1] == 0).all():
+    whole = _whole_steps(plane.shape, affine, grid)
+    if whole is None:
         return False
-    if _deviation(step, whole, plane[:, :, None]) > TOLERANCE:
-        return False
+    along_i, along_j, start = whole[:3, [0, 1, 3]].astype(int).T[:, :, None, None]
     i, j = np.arange(plane.shape[0])[:, None], np.arange(plane.shape[1])
-    places = tuple(start[d] + steps[d, 0] * i + steps[d, 1] * j for d in range(3))
+    places = tuple(start + along_i * i + along_j * j)
     if any(p.min() < 0 or p.max() >= n for p, n in zip(places, target.shape, strict=True)):
         return False
     target[places] = plane
     return True
 
 
-def _is_signed_permutation(matrix: NDArray[Any]) -> bool:
-    entries = np.abs(matrix)
-    return bool((entries.sum(axis=0) == 1).all() and (entries.sum(axis=1) == 1).all())
+def _whole_steps(shape: tuple[int, ...], affine: Affine, grid: Affine) -> Affine | None:
+    """From an array's voxels to a grid's, in whole voxels; None if they are others.
 
-
-def _deviation(step: Affine, whole: Affine, array: NDArray[Any]) -> float:
-    """How far, in voxels, the worst corner of an array lies from the whole position."""
-    last = np.array(array.shape[:3]) - 1
-    corners = np.indices((2, 2, 2)).reshape(3, 8) * last[:, None]
-    difference = step - whole
-    off: float = np.abs(difference[:3, :3] @ corners + difference[:3, 3:]).max()
-    return off
+    Axes must run along the grid's, voxel by voxel, and no corner may lie off its voxel.
+    """
+    steps = np.linalg.inv(grid) @ affine
+    whole = np.rint(steps)
+    axes = len(shape)
+    used = np.abs(whole[:3, :axes])
+    if (used.sum(axis=0) != 1).any() or (used.sum(axis=1) > 1).any():
+        return None
+    corners = np.indices((2,) * axes).reshape(axes, -1) * (np.array(shape)[:, None] - 1)
+    rest = (steps - whole)[:3]
+    off = np.abs(rest[:, :axes] @ corners + rest[:, 3:]).max()
+    return whole if off <= TOLERANCE else None
 
 
 def offset_text(affine: Affine, grid: Affine) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,26 +24,22 @@ if TYPE_CHECKING:
     from pydicom import Dataset
 
 TAGS = [
-    "SOPClassUID",
-    "SeriesInstanceUID",
-    "SeriesDescription",
-    "InstanceNumber",
-    "Rows",
-    "Columns",
-    "NumberOfFrames",
-    "PixelSpacing",
-    "ImagerPixelSpacing",
-    "ImagePositionPatient",
-    "ImageOrientationPatient",
-    "SpacingBetweenSlices",
-    "SliceThickness",
-    "SharedFunctionalGroupsSequence",
-    "PerFrameFunctionalGroupsSequence",
-]
+    "SOPClassUID", "SeriesInstanceUID", "SeriesDescription", "InstanceNumber", "Rows", "Columns",
+    "NumberOfFrames", "PixelSpacing", "ImagerPixelSpacing", "SpacingBetweenSlices",
+    "SliceThickness", "ImagePositionPatient", "ImageOrientationPatient",
+    "SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence",
+    "SegmentationType", "MaximumFractionalValue", "ReferencedSeriesSequence",
+]  # fmt: skip
+# Of the functional groups, of all frames or of each, those with something of ours.
+GROUPS = [
+    "PixelMeasuresSequence", "PlanePositionSequence", "PlaneOrientationSequence",
+    "PixelValueTransformationSequence", "SegmentIdentificationSequence",
+]  # fmt: skip
 SEGMENTATIONS = (
     "1.2.840.10008.5.1.4.1.1.66.4",  # Segmentation Storage
     "1.2.840.10008.5.1.4.1.1.66.7",  # Label Map Segmentation Storage
 )
+AS_STORED = np.diag([1.0, 1.0, 0.0])  # the place of a slice that does not say where it lies
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +59,11 @@ class Header:
         """The UID of its series."""
         return str(self.dataset.get("SeriesInstanceUID", ""))
 
+    @property
+    def description(self) -> str:
+        """What people call its series."""
+        return str(self.dataset.get("SeriesDescription") or "")
+
 
 @dataclass(frozen=True, eq=False)
 class Slice:
@@ -71,21 +73,19 @@ class Slice:
     frame: int  # of the file, from 0
     name: str  # for messages
     number: int | None  # InstanceNumber
+    segment: int | None  # of a DICOM SEG
     size: tuple[int, int]  # columns, rows
     spacing: tuple[float, float]  # millimetres from row to row, from column to column
     gap: float  # to the next slice, as the header says
-    orientation: NDArray[np.float64] | None  # [2, 3]: along a row, along a column, in LPS
-    position: NDArray[np.float64] | None  # of the first pixel, in LPS
+    place: NDArray[np.float64] | None  # LPS: along a row, along a column, of the first pixel
 
     @property
     def affine(self) -> Affine:
         """Pixel indices [column, row, 0] to RAS+ millimetres; as stored if it does not say."""
-        along = np.eye(3)[:2] if self.orientation is None else self.orientation
+        along, down, first = AS_STORED if self.place is None else self.place
+        columns = along * self.spacing[1], down * self.spacing[0], np.cross(along, down) * self.gap
         affine = np.eye(4)
-        affine[:3, 0] = along[0] * self.spacing[1]
-        affine[:3, 1] = along[1] * self.spacing[0]
-        affine[:3, 2] = np.cross(*along) * self.gap
-        affine[:3, 3] = 0 if self.position is None else self.position
+        affine[:3] = np.stack([*columns, first], axis=1)
         return LPS_TO_RAS @ affine
 
 
@@ -117,20 +117,6 @@ def image_headers(path: Path, series: str | None) -> list[Header]:
     return headers
 
 
-def image_slices(path: Path, series: str | None = None) -> list[Slice]:
-    """Every slice of the one series that a path stands for, as the files lie."""
-    return [one for header in image_headers(path, series) for one in slices_of(header)]
-
-
-def slices_of(header: Header) -> list[Slice]:
-    """Every frame of a file, with its place."""
-    with naming(header.path):
-        try:
-            return list(_slices(header))
-        except (ValueError, TypeError, AttributeError, OverflowError):  # numbers that are none
-            raise unreadable(header.path, "DICOM") from None
-
-
 def _read_header(file: Path, asked: Path) -> Dataset:
     from pydicom import dcmread
     from pydicom.errors import InvalidDicomError
@@ -138,9 +124,7 @@ def _read_header(file: Path, asked: Path) -> Dataset:
     try:
         return dcmread(file, stop_before_pixels=True, specific_tags=TAGS)
     except InvalidDicomError:
-        if file == asked:
-            raise unreadable(file, "DICOM") from None
-        raise _no_image(file) from None
+        raise (unreadable(file, "DICOM") if file == asked else _no_image(file)) from None
     except Exception:  # pydicom raises whatever it stumbles over in a damaged file
         with naming(file):
             raise unreadable(file, "DICOM") from None
@@ -155,7 +139,7 @@ def _one_series(headers: list[Header], pattern: str | None) -> list[Header]:
     for header in headers:
         if not header.series:  # every image has one: the file is cut off in its header
             raise _no_image(header.path)
-    chosen = [h for h in headers if pattern is None or re.search(pattern, _description(h))]
+    chosen = [h for h in headers if pattern is None or re.search(pattern, h.description)]
     if not chosen:
         cure = "mend `series` in federation.yaml"
         raise BadFile("no DICOM series that matches `series`", cure, _listed(headers))
@@ -168,12 +152,8 @@ def _one_series(headers: list[Header], pattern: str | None) -> list[Header]:
     return chosen
 
 
-def _description(header: Header) -> str:
-    return str(header.dataset.get("SeriesDescription") or "")
-
-
 def _listed(headers: Sequence[Header]) -> str:
-    count = Counter((header.series, _description(header)) for header in headers)
+    count = Counter((header.series, header.description) for header in headers)
     return "; ".join(
         f"{description or 'no description'}: {files} file{'s' if files > 1 else ''}"
         for (_, description), files in count.items()
@@ -183,72 +163,63 @@ def _listed(headers: Sequence[Header]) -> str:
 # --- slices -------------------------------------------------------------------------------------
 
 
+def slices_of(header: Header) -> list[Slice]:
+    """Every frame of a file, with its place."""
+    with naming(header.path):
+        try:
+            return list(_slices(header))
+        # Numbers that are none, or of a kind that is none.
+        except (ValueError, TypeError, AttributeError, OverflowError, NotImplementedError):
+            raise unreadable(header.path, "DICOM") from None
+
+
 def _slices(header: Header) -> Iterator[Slice]:
     data = header.dataset
     count = int(data.get("NumberOfFrames") or 1)
     frames = list(data.get("PerFrameFunctionalGroupsSequence") or [])
-    if len({_scale(data, frame) for frame in frames}) > 1:
+    finders = [_finder(data, frame) for frame in frames]
+    if len({(find("RescaleSlope"), find("RescaleIntercept")) for find in finders}) > 1:
         cure = "export the series as one file a slice"
         raise BadFile("frames with different rescale slopes", cure)
-    for number in range(count):
-        frame = frames[number] if number < len(frames) else None
-        yield _slice(header, number, count, frame)
+    for number, find in zip_longest(range(count), finders[:count]):
+        # Without a group of its own a frame lies as far behind the file's place as its number says.
+        yield _slice(header, number, count, find or _finder(data), behind=0 if find else number)
 
 
-def _slice(header: Header, number: int, count: int, frame: Dataset | None) -> Slice:
-    data = header.dataset
-    orientation = _numbers(data, frame, "PlaneOrientationSequence", "ImageOrientationPatient")
-    position = _numbers(data, frame, "PlanePositionSequence", "ImagePositionPatient")
-    spacing = _numbers(data, frame, "PixelMeasuresSequence", "PixelSpacing")
-    if spacing is None:
-        spacing = _numbers(data, None, "", "ImagerPixelSpacing")
-    gap = _gap(data, frame)
-    if orientation is None or position is None:
-        orientation = position = None
-    elif frame is None and count > 1:  # only the first frame's place is stated
-        position = position + number * gap * np.cross(*orientation.reshape(2, 3))
-    instance = data.get("InstanceNumber")
+def _slice(
+    header: Header, number: int, count: int, find: Callable[[str], Any], behind: int
+) -> Slice:
+    spacing = find("PixelSpacing") or find("ImagerPixelSpacing") or (1.0, 1.0)
+    gaps = (find(name) for name in ("SpacingBetweenSlices", "SliceThickness"))
+    gap = next((abs(float(gap)) for gap in gaps if gap), 1.0)
+    axes, first = find("ImageOrientationPatient"), find("ImagePositionPatient")
+    place = None
+    if axes is not None and first is not None:
+        place = np.array([*np.reshape(axes, (2, 3)), first], dtype=np.float64)
+        place[2] += behind * gap * np.cross(*place[:2])
+    instance, segment = find("InstanceNumber"), find("ReferencedSegmentNumber")
     return Slice(
         path=header.path,
         frame=number,
         name=header.path.name + (f" frame {number + 1}" if count > 1 else ""),
         number=None if instance is None else int(instance),
-        size=(int(data.Columns), int(data.Rows)),
-        spacing=(1.0, 1.0) if spacing is None else (float(spacing[0]), float(spacing[1])),
+        segment=None if segment is None else int(segment),
+        size=(int(header.dataset.Columns), int(header.dataset.Rows)),
+        spacing=(float(spacing[0]), float(spacing[1])),
         gap=gap,
-        orientation=None if orientation is None else orientation.reshape(2, 3),
-        position=position,
+        place=place,
     )
 
 
-def _numbers(
-    data: Dataset, frame: Dataset | None, sequence: str, attribute: str
-) -> NDArray[np.float64] | None:
-    value = _attribute(data, frame, sequence, attribute)
-    return None if value is None else np.array(value, dtype=np.float64)
-
-
-def _gap(data: Dataset, frame: Dataset | None) -> float:
-    for attribute in ("SpacingBetweenSlices", "SliceThickness"):
-        value = _attribute(data, frame, "PixelMeasuresSequence", attribute)
-        if value:
-            return abs(float(value))
-    return 1.0
-
-
-def _scale(data: Dataset, frame: Dataset) -> tuple[Any, Any]:
-    sequence = "PixelValueTransformationSequence"
-    names = ("RescaleSlope", "RescaleIntercept")
-    slope, intercept = (_attribute(data, frame, sequence, name) for name in names)
-    return slope, intercept
-
-
-def _attribute(data: Dataset, frame: Dataset | None, sequence: str, attribute: str) -> Any:
-    """A frame's own value, else that of all frames, else the file's."""
+def _finder(data: Dataset, frame: Dataset | None = None) -> Callable[[str], Any]:
+    """Looks for a value: a frame's own, else that of all frames, else the file's."""
     shared = data.get("SharedFunctionalGroupsSequence") or [None]
-    for groups in (frame, shared[0]):
-        items = groups.get(sequence) if groups is not None else None
-        if items and items[0].get(attribute) not in (None, ""):
-            return items[0].get(attribute)
-    value = data.get(attribute)
-    return None if value in (None, "") else value
+    groups = [group for group in (frame, shared[0]) if group is not None]
+    items = [(group.get(name) or [None])[0] for group in groups for name in GROUPS]
+    places = [*(item for item in items if item is not None), data]
+
+    def find(attribute: str) -> Any:
+        values = (place.get(attribute) for place in places)
+        return next((value for value in values if value not in (None, "")), None)
+
+    return find

@@ -1,6 +1,6 @@
 """At a site, in the process of a session: hands messages to the site client, and answers back.
 
-The site client (`konsil.deploy.client_process`) outlives sessions: what it is computing goes on
+The site client (`konsil.deploy.parties`) outlives sessions: what it is computing goes on
 when a session ends, and the next session asks for it again.
 """
 
@@ -16,12 +16,12 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 
-from konsil.deploy.flare.job import ASK_TURN, ERROR, GOT_IT, GRANTED, LARGE, PAYLOAD
-from konsil.deploy.flare.settings import CLIENT_SOCKET
+from konsil.deploy.flare.job import ASK_TURN, CLIENT_SOCKET, ERROR, GOT_IT, GRANTED, PAYLOAD
 from konsil.deploy.processes import end_with_parent
 
 Stopped = Callable[[], bool]
 SERVER = "server"  # as FLARE calls it among the sites
+LARGE = 1_000_000  # bytes of an answer that has to wait for its turn
 ANSWER = 10.0  # seconds for an answer beside the tasks
 TURN_EVERY = 0.2
 GLANCE = 0.5  # seconds between two looks at the signal to stop

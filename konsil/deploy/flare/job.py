@@ -1,25 +1,31 @@
-"""The FLARE job of a run: what the server starts, and what a site lets itself be started with."""
+"""The FLARE job of a run: what the server starts, and what a site lets itself be started with.
+
+Light, like all that FLARE's own processes import: no torch.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from konsil.deploy.deployment import RUN_NAME
+from konsil.files import write_text
 
 CONTROLLER = "konsil.deploy.flare.controller.Session"
 EXECUTOR = "konsil.deploy.flare.executor.Relay"
 SERVER_APP, SITE_APP = "app_server", "app_site"
-RUN_FILE = "konsil.json"  # what is to be run, beside the configuration of the server's app
+RUN_FILE = "config/konsil.json"  # what is to be run, in the server's app
 MARK = "konsil-"  # how the names of our jobs begin
 ARCHIVE = ("LOG", "konsil")  # how FLARE calls what a run leaves: a kind of log, of a party
 PAYLOAD, ERROR, GRANTED = "payload", "error", "granted"  # all that is in a message
-GOT_IT, ASK_TURN = "konsil.got-it", "konsil.turn"  # beside the tasks: see link.py
-LARGE = 1_000_000  # bytes of an answer that has to wait for its turn
+GOT_IT, ASK_TURN = "konsil.got-it", "konsil.turn"  # beside the tasks: see controller.py
 FETCH_EVERY = 0.2  # seconds between two questions of a site for work
+# Environment variables: where the server works, its plugins (JSON), and a site client's socket.
+SERVER_FOLDER, PLUGINS, CLIENT_SOCKET = "KONSIL_SERVER", "KONSIL_PLUGINS", "KONSIL_CLIENT"
 
 
 @dataclass(frozen=True)
@@ -33,7 +39,7 @@ class RunOrder:
     @classmethod
     def read(cls, app: Path) -> RunOrder:
         """The order in a deployed app."""
-        order = cls(**json.loads((app / "config" / RUN_FILE).read_text(encoding="utf-8")))
+        order = cls(**json.loads((app / RUN_FILE).read_text(encoding="utf-8")))
         if not RUN_NAME.fullmatch(order.run):
             raise ValueError(f"{order.run!r}: not the name of a run")
         return order
@@ -47,25 +53,20 @@ def write_job(folder: Path, order: RunOrder) -> None:
         "min_clients": 1,  # who must be there is decided by our scheduler
         "deploy_map": {SERVER_APP: ["server"], SITE_APP: list(order.roster)},
     }
-    _write(folder / "meta.json", json.dumps(meta, indent=1))
-    files = {SERVER_APP: server_app(order), SITE_APP: site_app()}
-    for app, contents in files.items():
-        for name, text in contents.items():
-            _write(folder / app / name, text)
-
-
-def server_app(order: RunOrder) -> dict[str, str]:
-    """The server's part: the controller, and beside it what it is to run."""
-    configuration = {
+    server = {
         "format_version": 2,
         "server": {"task_request_interval": FETCH_EVERY},
         "workflows": [{"id": "session", "path": CONTROLLER, "args": {}}],
         "components": [],
     }
-    return {
-        "config/config_fed_server.json": json.dumps(configuration, indent=1),
-        f"config/{RUN_FILE}": json.dumps(asdict(order)),
+    files = {
+        "meta.json": json.dumps(meta, indent=1),
+        f"{SERVER_APP}/config/config_fed_server.json": json.dumps(server, indent=1),
+        f"{SERVER_APP}/{RUN_FILE}": json.dumps(asdict(order)),
+        **{f"{SITE_APP}/{name}": text for name, text in site_app().items()},
     }
+    for name, text in files.items():
+        write_text(folder / name, text)
 
 
 def site_app() -> dict[str, str]:
@@ -89,6 +90,6 @@ def roster_of(deploy_map: dict[str, Sequence[str]]) -> list[str]:
     return list(deploy_map.get(SITE_APP, []))
 
 
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+def run_folder(run: str) -> Path:
+    """Where the server keeps a run, through all of its sessions."""
+    return Path(os.environ[SERVER_FOLDER]) / "runs" / run

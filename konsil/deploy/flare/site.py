@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +38,13 @@ class OnlyOurs(AppValidator):
     """Refuses every app but the one that this very version of Konsil would have written."""
 
     def validate(self, app_folder: str) -> tuple[str, dict[str, Any]]:
-        """An error, or none."""
         folder = Path(app_folder)
         files = {
-            path.relative_to(folder).as_posix(): path
+            path.relative_to(folder).as_posix(): path.read_bytes()
             for path in folder.rglob("*")
             if path.is_file() and path.name not in SIGNATURES
         }
-        ours = {name: json.loads(text) for name, text in site_app().items()}
-        if set(files) == set(ours) and all(
-            json.loads(path.read_text(encoding="utf-8")) == ours[name]
-            for name, path in files.items()
-        ):
+        if files == {name: text.encode() for name, text in site_app().items()}:
             return "", {}
         say("refused a job that is not Konsil's, or another version's")
         return "this site runs nothing but Konsil's sessions, of its own version", {}
@@ -61,20 +55,19 @@ class Reporter(FLComponent):
 
     def __init__(self) -> None:
         super().__init__()
-        self._connected: bool | None = None
-        self._waiting = False
+        self._said = self._last = ""
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Every heartbeat has two events if it is answered, one if not."""
-        if event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
-            if self._waiting:
-                self._is(False)
-            self._waiting = True
-        elif event_type == EventType.AFTER_CLIENT_HEARTBEAT:
-            self._waiting = False
-            self._is(True)
+        before, after = EventType.BEFORE_CLIENT_HEARTBEAT, EventType.AFTER_CLIENT_HEARTBEAT
+        if event_type == after:
+            self._say("connected")
+        elif event_type == before == self._last:
+            self._say("no connection to the server; trying again")
+        if event_type in (before, after):
+            self._last = event_type
 
-    def _is(self, connected: bool) -> None:
-        if connected != self._connected:
-            self._connected = connected
-            say("connected" if connected else "no connection to the server; trying again")
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            say(text)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,18 +27,9 @@ from nvflare.apis.job_def import Job
 from nvflare.apis.job_def_manager_spec import JobDefManagerSpec
 from nvflare.app_common.job_schedulers.job_scheduler import DefaultJobScheduler
 
-from konsil.deploy.flare.job import ARCHIVE, roster_of, run_of
-from konsil.deploy.flare.sessions import (
-    OVER,
-    Note,
-    after,
-    ended_for,
-    may_begin,
-    time_to_start,
-)
-from konsil.deploy.flare.settings import ServerSettings
-from konsil.deploy.outcome import Outcome
+from konsil.deploy.flare.job import ARCHIVE, roster_of, run_folder, run_of
 from konsil.deploy.processes import say
+from konsil.deploy.sessions import OVER, Note, Outcome, after, ended_for, may_begin, time_to_start
 
 log = logging.getLogger("konsil.supervisor")
 LOOK_EVERY = 1.0
@@ -70,7 +60,7 @@ class Scheduler(DefaultJobScheduler):
         run = run_of(job.meta["name"])
         if run is None:
             return False  # not a job of ours: nobody here would know what to do with it
-        enrolled = (ServerSettings.read().run_folder(run) / "plan.yaml").exists()
+        enrolled = (run_folder(run) / "plan.yaml").exists()
         note, submitted = Note.of(job.meta), float(job.meta["submit_time"])
         roster = roster_of(job.deploy_map)
         return may_begin(roster, connected, note, submitted, enrolled, time.time())
@@ -99,7 +89,6 @@ class Supervisor(FLComponent):
         if event_type != EventType.SYSTEM_START:
             return
         self.engine = fl_ctx.get_engine()
-        self.settings = ServerSettings.read()
         # FLARE 2.9 has this, and never calls it: what ran when the server was killed still counts
         # as running
         self.engine.job_runner.update_unfinished_jobs(fl_ctx)
@@ -118,11 +107,13 @@ class Supervisor(FLComponent):
     def _look(self, fl_ctx: FLContext) -> None:
         clients: dict[str, Client] = {c.name: c for c in self.engine.get_clients()}
         self._tell("sites", sorted(clients), f"connected: {', '.join(sorted(clients)) or 'nobody'}")
-        for run, jobs in self._runs(fl_ctx).items():
-            job = max(jobs, key=lambda job: job.meta["submit_time"])
-            status, note = str(job.meta["status"]), Note.of(job.meta)
-            if note.state in OVER:
+        jobs = self.engine.job_def_manager.get_all_jobs(fl_ctx)
+        jobs.sort(key=lambda job: job.meta["submit_time"])
+        newest = {run_of(job.meta["name"]): job for job in jobs}
+        for run, job in newest.items():
+            if run is None or (note := Note.of(job.meta)).state in OVER:
                 continue
+            status = str(job.meta["status"])
             if status.startswith("FINISHED"):
                 self._follow(run, job, status, note, fl_ctx)
             elif status == "RUNNING":
@@ -131,18 +122,12 @@ class Supervisor(FLComponent):
                 missing = [s for s in roster_of(job.deploy_map) if s not in clients]
                 self._tell(run, missing, f"run {run}: waiting for {', '.join(missing)}", missing)
 
-    def _runs(self, fl_ctx: FLContext) -> dict[str, list[Job]]:
-        runs = defaultdict(list)
-        for job in self.engine.job_def_manager.get_all_jobs(fl_ctx):
-            run = run_of(job.meta["name"])
-            if run is not None:
-                runs[run].append(job)
-        return runs
-
     def _follow(self, run: str, job: Job, status: str, note: Note, fl_ctx: FLContext) -> None:
         """A session is over; another follows, or the run is over as well."""
-        folder = self.settings.run_folder(run)
-        next_note = after(status, note, Outcome.read(folder), _size(folder), time.time())
+        folder = run_folder(run)
+        log_file = folder / "events.jsonl"
+        size = log_file.stat().st_size if log_file.exists() else 0
+        next_note = after(status, note, Outcome.read(folder), size, time.time())
         if next_note.state in OVER:
             self._archive(folder, job, fl_ctx)
             self._write(job, next_note, fl_ctx)
@@ -155,7 +140,7 @@ class Supervisor(FLComponent):
 
     def _archive(self, folder: Path, job: Job, fl_ctx: FLContext) -> None:
         """Leave the run where an admin's `fetch` finds it."""
-        packed = Path(self.settings.folder) / f".{job.job_id}.zip.part"
+        packed = folder.parent / f".{job.job_id}.zip.part"
         with ZipFile(packed, "w") as archive:
             for path in sorted(folder.rglob("*")):
                 name = path.relative_to(folder)
@@ -176,34 +161,21 @@ class Supervisor(FLComponent):
             note = replace(note, state="running")
             self._write(job, note, fl_ctx)
             say(f"run {run}: session {note.session} runs")
+        now = time.time()
+        started = self._running_since.setdefault(job.job_id, now)
+        reported = self.engine.server._job_reported_clients.get(job.job_id, set())
         for site in roster_of(job.deploy_map):
-            came_back = self._outside(site, job, process, clients, time_to_start(note))
-            if came_back is not None:
+            token = clients[site].token if site in clients else ""
+            came = _SEEN.get(token, now)
+            if now - came < SETTLED:
+                continue  # it is away, or was a moment ago
+            came_back = token not in process[RunProcessKey.PARTICIPANTS] and came > started
+            if came_back or (now - started > time_to_start(note) and token not in reported):
                 note = ended_for(site, came_back, note)
                 say(f"run {run}: {note.ended}")
                 self._write(job, note, fl_ctx)
                 self.engine.job_runner.stop_run(job.job_id, fl_ctx)
                 return
-
-    def _outside(
-        self,
-        site: str,
-        job: Job,
-        process: Mapping[str, Any],
-        clients: Mapping[str, Client],
-        time_to_start: float,
-    ) -> bool | None:
-        """None for a site that takes part or is away; otherwise whether it came back since."""
-        client = clients.get(site)
-        started = self._running_since.setdefault(job.job_id, time.time())
-        came = time.time() if client is None else _SEEN.get(client.token, time.time())
-        if client is None or time.time() - came < SETTLED:
-            return None
-        if client.token not in process[RunProcessKey.PARTICIPANTS] and came > started:
-            return True
-        reported = self.engine.server._job_reported_clients.get(job.job_id, set())
-        late = time.time() - started > time_to_start and client.token not in reported
-        return False if late else None
 
     def _write(self, job: Job, note: Note, fl_ctx: FLContext) -> None:
         self.engine.job_def_manager.update_meta(job.job_id, note.as_meta(), fl_ctx)
@@ -214,8 +186,3 @@ class Supervisor(FLComponent):
             self._told[about] = news
             if if_any:
                 say(text)
-
-
-def _size(folder: Path) -> int:
-    log_file = folder / "events.jsonl"
-    return log_file.stat().st_size if log_file.exists() else 0

@@ -7,15 +7,13 @@ a site's files or logs, nobody restarts it, and no log is streamed to the server
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from konsil.deploy.deployment import ORGANISATION, ROLE
 from konsil.deploy.flare.job import CONTROLLER, EXECUTOR
-from konsil.deploy.kit import Kit
+from konsil.deploy.kit import Kind, Kit
 from konsil.files import write_text
 
 KEPT_SESSIONS = 20  # whose logs are kept
@@ -41,6 +39,10 @@ TALKATIVE = (  # who came, who went, who was let in
 )
 SERVER_RIGHTS = ("submit_job", "manage_job", "view", "get_job_log", "download_job_components")
 SITE_RIGHTS = ("submit_job", "manage_job")
+OURS, FLARE = "konsil.deploy.flare", "nvflare.app_common"
+STORAGE = f"{FLARE}.storages.filesystem_storage.FilesystemStorage"
+MANAGER = f"{FLARE}.resource_managers.passthrough_resource_manager.PassthroughResourceManager"
+CONSUMER = f"{FLARE}.resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer"
 
 
 def prepare(kit: Kit, folder: Path) -> Path:
@@ -53,12 +55,32 @@ def prepare(kit: Kit, folder: Path) -> Path:
     startup.mkdir()
     for file in (kit.folder / "startup").iterdir():  # no second copy of a private key
         (startup / file.name).symlink_to(file)
-    files = {"server": _server, "site": _site, "admin": _admin}[kit.kind](folder)
-    files["log_config.json"] = _logging()
-    files["comm_config.json"] = {"allow_adhoc_conns": False, "backbone_conn_gen": 2}
+    files = {
+        **_resources(kit.kind, folder),
+        "log_config.json": _logging(),
+        "comm_config.json": {"allow_adhoc_conns": False, "backbone_conn_gen": 2},
+    }
     for name, content in files.items():
         write_text(local / name, json.dumps(content, indent=1))
     return folder
+
+
+def _resources(kind: Kind, folder: Path) -> dict[str, Any]:
+    """What a party is made of, and what it lets others do. What is not named is not allowed."""
+    if kind == "admin":
+        own = {"idle_timeout": 86400.0, "login_timeout": 10.0, "authenticate_msg_timeout": 5.0}
+        return {"resources.json": {"format_version": 1, "admin": own}}
+    allowed, rights, own = (
+        (CONTROLLER, SERVER_RIGHTS, _server(folder))
+        if kind == "server"
+        else (EXECUTOR, SITE_RIGHTS, _site())
+    )
+    enforced = {"class_list_enforcement_mode": "enforce", "class_allow_list": [allowed]}
+    permissions = {ROLE: dict.fromkeys(rights, "any")}
+    return {
+        "resources.json": {"format_version": 2, **enforced, **own},
+        "authorization.json": {"format_version": "1.0", "permissions": permissions},
+    }
 
 
 def _tidy(folder: Path) -> None:
@@ -80,92 +102,44 @@ def arguments(kit: Kit, folder: Path) -> list[str]:
 
 def _server(folder: Path) -> dict[str, Any]:
     jobs = folder / "jobs"
-    os.makedirs(jobs, exist_ok=True)  # FLARE's scheduler dies if it is not there
-    resources = {
-        "format_version": 2,
-        "class_list_enforcement_mode": "enforce",
-        "class_allow_list": [CONTROLLER],
-        "servers": [
-            {
-                "admin_storage": "transfer",
-                "max_num_clients": 1000,
-                "heart_beat_timeout": DEAD_AFTER,
-                "check_engine_frequency": 0.5,  # how soon a session notices that it is over
-                "admin_timeout": 10.0,
-            }
-        ],
-        "snapshot_persistor": {
-            "path": "nvflare.app_common.state_persistors.storage_state_persistor."
-            "StorageStatePersistor",
-            "args": {
-                "uri_root": "/",
-                "storage": {
-                    "path": "nvflare.app_common.storages.filesystem_storage.FilesystemStorage",
-                    "args": {"root_dir": str(folder / "snapshots"), "uri_root": "/"},
-                },
-            },
-        },
+    jobs.mkdir(exist_ok=True)  # FLARE's scheduler dies if it is not there
+    manager = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager"
+    own = {
+        "admin_storage": "transfer",
+        "max_num_clients": 1000,
+        "heart_beat_timeout": DEAD_AFTER,
+        "check_engine_frequency": 0.5,  # how soon a session notices that it is over
+        "admin_timeout": 10.0,
+    }
+    return {
+        "servers": [own],
         "components": [
-            _component("job_scheduler", "konsil.deploy.flare.supervisor.Scheduler"),
-            _component(
-                "job_manager",
-                "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
-                uri_root=str(jobs),
-                job_store_id="job_store",
-            ),
-            _component(
-                "job_store", "nvflare.app_common.storages.filesystem_storage.FilesystemStorage"
-            ),
-            _component("process_launcher", "konsil.deploy.flare.launcher.ServerLauncher"),
-            _component("supervisor", "konsil.deploy.flare.supervisor.Supervisor"),
+            _component("job_scheduler", f"{OURS}.supervisor.Scheduler"),
+            _component("job_manager", manager, uri_root=str(jobs), job_store_id="job_store"),
+            _component("job_store", STORAGE),
+            _component("process_launcher", f"{OURS}.main.ServerLauncher"),
+            _component("supervisor", f"{OURS}.supervisor.Supervisor"),
         ],
     }
-    return {"resources.json": resources, "authorization.json": _rights(SERVER_RIGHTS)}
 
 
-def _site(folder: Path) -> dict[str, Any]:
-    resources = {
-        "format_version": 2,
-        "class_list_enforcement_mode": "enforce",
-        "class_allow_list": [EXECUTOR],
+def _site() -> dict[str, Any]:
+    times = {"retry_timeout": 30, "communication_timeout": RETRY_AFTER, "maint_msg_timeout": 10.0}
+    return {
         "allow_log_streaming": False,
-        "client": {
-            "retry_timeout": 30,
-            "communication_timeout": RETRY_AFTER,
-            "maint_msg_timeout": 10.0,
-        },
-        "app_validator": {"path": "konsil.deploy.flare.site.OnlyOurs", "args": {}},
+        "client": times,
+        "app_validator": {"path": f"{OURS}.site.OnlyOurs", "args": {}},
         "components": [
-            _component(
-                "resource_manager",
-                "nvflare.app_common.resource_managers.gpu_resource_manager.GPUResourceManager",
-                num_of_gpus=0,
-                mem_per_gpu_in_GiB=0,
-                expiration_period=300,
-            ),
-            _component(
-                "resource_consumer",
-                "nvflare.app_common.resource_consumers.gpu_resource_consumer.GPUResourceConsumer",
-            ),
-            _component("process_launcher", "konsil.deploy.flare.launcher.SiteLauncher"),
-            _component("reporter", "konsil.deploy.flare.site.Reporter"),
+            _component("resource_manager", MANAGER),
+            _component("resource_consumer", CONSUMER),
+            _component("process_launcher", f"{OURS}.main.SiteLauncher"),
+            _component("reporter", f"{OURS}.site.Reporter"),
         ],
     }
-    return {"resources.json": resources, "authorization.json": _rights(SITE_RIGHTS)}
-
-
-def _admin(folder: Path) -> dict[str, Any]:
-    own = {"idle_timeout": 86400.0, "login_timeout": 10.0, "authenticate_msg_timeout": 5.0}
-    return {"resources.json": {"format_version": 1, "admin": own}}
 
 
 def _component(name: str, path: str, **settings: Any) -> dict[str, Any]:
     return {"id": name, "path": path, "args": settings}
-
-
-def _rights(rights: Sequence[str]) -> dict[str, Any]:
-    """What is not named is not allowed."""
-    return {"format_version": "1.0", "permissions": {ROLE: dict.fromkeys(rights, "any")}}
 
 
 def _logging() -> dict[str, Any]:
@@ -177,6 +151,7 @@ def _logging() -> dict[str, Any]:
         "maxBytes": 10_000_000,
         "backupCount": 5,
     }
+    levels = {"nvflare": "WARNING"} | dict.fromkeys(TALKATIVE, "INFO")  # else ten lines a message
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -184,7 +159,6 @@ def _logging() -> dict[str, Any]:
         "handlers": {"file": handler},
         "loggers": {
             "root": {"level": "INFO", "handlers": ["file"]},
-            "nvflare": {"level": "WARNING"},  # otherwise ten lines a message
-            **{name: {"level": "INFO"} for name in TALKATIVE},
+            **{name: {"level": level} for name, level in levels.items()},
         },
     }

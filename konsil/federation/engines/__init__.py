@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:  # a process that only carries bytes imports no torch
-    from konsil.federation.messages import Failure, Reply, Request
-    from konsil.federation.plan import Plan
+from konsil.errors import KonsilError
+from konsil.federation.messages import Failure, Reply, Request
+from konsil.federation.plan import Plan
+from konsil.federation.site_worker import SiteWorker
 
 
 class Engine(Protocol):
@@ -23,12 +24,33 @@ class Engine(Protocol):
         """End whatever the engine started."""
 
 
+class InProcessEngine:
+    """Sites take their turns in this process, on one resident network; nothing is serialised.
+
+    A deadline means nothing here: nobody computes while one waits.
+    """
+
+    def __init__(self, plan: Plan, run_folder: Path) -> None:
+        self.worker = SiteWorker(plan, run_folder)
+
+    def exchange(
+        self, requests: Sequence[Request], deadline: float | None = None
+    ) -> Iterator[Reply | Failure]:
+        """The replies, in the order of the requests."""
+        for request in requests:
+            try:
+                yield self.worker.handle(request)
+            except KonsilError as error:
+                yield Failure(request.site, str(error))
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
 def make_engine(plan: Plan, run_folder: Path) -> Engine:
     """The engine that the experiment names."""
-    if plan.experiment.engine.name == "processes":
-        from konsil.federation.engines.processes import ProcessEngine
+    if plan.experiment.engine.name == "inprocess":
+        return InProcessEngine(plan, run_folder)
+    from konsil.federation.engines.processes import ProcessEngine  # its workers run that file
 
-        return ProcessEngine(plan, run_folder)
-    from konsil.federation.engines.inprocess import InProcessEngine
-
-    return InProcessEngine(plan, run_folder)
+    return ProcessEngine(plan, run_folder)

@@ -5,9 +5,10 @@ Errors are what `open_federation` refuses; warnings are what it allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,8 @@ from konsil.data.sources import Item, choose_sites
 from konsil.data.splits import check_none_empty, draw_splits
 from konsil.errors import KonsilError
 from konsil.prepare.check.copies import Copy, find_copies, notes_on
-from konsil.prepare.check.facts import SiteFacts, facts_of
 from konsil.prepare.check.look import Report, Seen, look_at
-from konsil.prepare.check.remarks import remarks
+from konsil.prepare.check.sites import SiteFacts, facts_of, remarks
 
 __all__ = ["CheckResult", "Problem", "check_federation"]
 
@@ -51,12 +51,16 @@ class CheckResult:
     warnings: tuple[Note, ...] = ()
     copies: tuple[Copy, ...] = ()
     seen: tuple[Seen, ...] = field(default=(), repr=False)  # every file that could be used
-    images: tuple[Item, ...] = field(default=(), repr=False)  # of these, with their splits
 
     @property
     def ok(self) -> bool:
         """Whether training would start."""
         return not self.errors
+
+    @property
+    def images(self) -> list[Item]:
+        """What training would get, with the splits as it draws them."""
+        return [image for one in self.seen for image in one.images]
 
     def to_json(self) -> dict[str, Any]:
         """For machines."""
@@ -67,9 +71,7 @@ class CheckResult:
             "labels": list(self.labels),
             "sites": {site: asdict(facts) for site, facts in self.sites.items()},
             "errors": [asdict(problem) for problem in self.errors],
-            "warnings": [
-                {"kind": note.kind, "site": note.site, "text": note.text} for note in self.warnings
-            ],
+            "warnings": [asdict(note) for note in self.warnings],
             "copies": [copy.to_json() for copy in self.copies],
         }
 
@@ -103,29 +105,34 @@ class _Check:
 
     def run(self, sites: Sequence[str], report: Report | None) -> CheckResult:
         listing = self._list(sites)
-        seen, unreadable = look_at(self.source, listing, report)
-        recipe = self._recipe(listing.items)
-        images = self._draw([image for one in seen for image in one.images])
+        seen = look_at(self.source, listing.items, self.found, report)
+        recipe: Recipe | None = None
+        with self._refusing():
+            recipe = self.source.recipe(listing.items) if listing.items else None
+        seen = self._drawn(seen)
+        at = {site: [one for one in seen if one.item.site == site] for site in sites}
         labels = recipe.labels if recipe is not None else self.manifest.labels or []
-        facts = {site: self._facts(site, seen, images, listing, labels) for site in sites}
-        copies = find_copies(seen, {(i.site, i.patient): i.split for i in images})
+        facts = {site: self._facts(site, own, listing, labels) for site, own in at.items()}
+        copies = find_copies(seen)
+        images = [image for one in seen for image in one.images]
         warnings = [Note("left out", text) for text in listing.notes]
         if recipe is not None:
-            check_one_value(_values(seen), recipe, self.found)
-            decoded = {site: self._decoded(site, seen, own) for site, own in facts.items()}
-            warnings += site_notes(images, recipe, decoded)
-        warnings += remarks(seen, facts)
-        warnings += [*notes_on(copies, seen), *shared_patients(images, listing)]
+            there = {site: own for site, own in at.items() if own}
+            values = {site: {v for one in own for v in one.values} for site, own in there.items()}
+            check_one_value(values, recipe, self.found)
+            warnings += site_notes(images, recipe, _decoded(at, facts))
+        warnings += [*remarks(at, facts), *notes_on(copies, seen)]
+        warnings += shared_patients(images, listing)
+        errors = [Problem(what, tuple(places), cure) for what, places, cure in self.found.kinds()]
         return CheckResult(
             path=self.manifest.path,
             task=self.manifest.task,
             labels=tuple(labels),
             sites=facts,
-            errors=(*_problems(self.found), *_problems(unreadable), *self.refusals),
+            errors=(*errors, *self.refusals),
             warnings=tuple(warnings),
             copies=tuple(copies),
             seen=tuple(seen),
-            images=tuple(images),
         )
 
     def _list(self, sites: Sequence[str]) -> Listing:
@@ -141,52 +148,28 @@ class _Check:
                 )
         return whole
 
-    def _recipe(self, items: Sequence[Item]) -> Recipe | None:
-        recipe = None
-        with self._refusing():
-            recipe = self.source.recipe(items) if items else None
-        return recipe
-
-    def _draw(self, images: Sequence[Item]) -> list[Item]:
-        """The images with their splits, as training will draw them."""
+    def _drawn(self, seen: Sequence[Seen]) -> list[Seen]:
+        """The files with their splits, as training will draw them."""
         by_class = self.manifest.task == "classification"
-        drawn: list[Item] = []
-        for site in dict.fromkeys(image.site for image in images):
-            own = [image for image in images if image.site == site]
+        drawn: list[Seen] = []
+        for _, group in groupby(seen, lambda one: one.item.site):
+            own = list(group)
+            images = [image for one in own for image in one.images]
             with self._refusing():
-                own = draw_splits(own, *self.source.split, by_class)
-                check_none_empty(own)
-            drawn += own
+                images = draw_splits(images, *self.source.split, by_class)
+                check_none_empty(images)
+            splits = {image.image: image.split for image in images}
+            drawn += [
+                replace(one, item=replace(one.item, split=splits[one.item.image])) for one in own
+            ]
         return drawn
 
     def _facts(
-        self,
-        site: str,
-        seen: Sequence[Seen],
-        images: Sequence[Item],
-        listing: Listing,
-        labels: Sequence[str],
+        self, site: str, seen: Sequence[Seen], listing: Listing, labels: Sequence[str]
     ) -> SiteFacts:
-        return facts_of(
-            [one for one in seen if one.item.site == site],
-            [image for image in images if image.site == site],
-            patients_known=site in listing.real_patients,
-            classes=labels if self.manifest.task == "classification" else (),
-            colours=self.manifest.reading(site).colours,
-        )
-
-    def _decoded(self, site: str, seen: Sequence[Seen], own: SiteFacts) -> dict[str, Any]:
-        """What decoding for training would note of a site."""
-        brightest = [  # of the 16-bit pictures that are not stretched to a window
-            int(one.high)
-            for one in seen
-            if one.item.site == site and one.spacing is None and one.pixel.startswith("16-bit")
-        ]
-        windowed = self.manifest.reading(site).window is not None
-        return {
-            "empty_structures": [name for name, area in own.areas.items() if not area],
-            "brightest_16_bit": None if windowed else max(brightest, default=None),
-        }
+        classes = labels if self.manifest.task == "classification" else ()
+        colours = self.manifest.reading(site).colours
+        return facts_of(seen, site in listing.real_patients, classes, colours)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -197,12 +180,12 @@ class _Check:
             self.refusals.append(Problem(str(error)))
 
 
-def _problems(found: Findings) -> list[Problem]:
-    return [Problem(what, tuple(places), cure) for what, places, cure in found.kinds()]
-
-
-def _values(seen: Sequence[Seen]) -> dict[str, set[int]]:
-    values: dict[str, set[int]] = {}
-    for one in seen:
-        values.setdefault(one.item.site, set()).update(one.values)
-    return values
+def _decoded(at: Mapping[str, Sequence[Seen]], facts: Mapping[str, SiteFacts]) -> dict[str, Any]:
+    """What decoding for training would note of every site."""
+    return {
+        site: {
+            "empty_structures": [k for k, area in facts[site].areas.items() if not area],
+            "brightest_16_bit": max((int(o.high) for o in own if o.sixteen_bit), default=None),
+        }
+        for site, own in at.items()
+    }

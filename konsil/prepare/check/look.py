@@ -6,6 +6,7 @@ Pixels are not kept, so neither the number of files nor their size limits what c
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -16,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from konsil.data.decode import chosen_planes
 from konsil.data.findings import BadFile, Findings
 from konsil.data.image_with_masks import ImageWithMasks, Mask, is_picture, open_with_masks
-from konsil.data.listing import Listing
 from konsil.data.origin import FileSource
-from konsil.data.planes import chosen_planes
 from konsil.data.sources import Item
 from konsil.prepare.check.pool import by_processes, by_threads
 
@@ -38,7 +38,7 @@ POWERS = np.arange(GREYS)[:, None] ** np.array([1.0, 2.0])  # of every grey
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """One picture, or one volume with its masks, after it was looked at.
+    """One picture or volume with its masks, after it was looked at.
 
     What is said of "the images" of a volume holds for the planes that training will use.
     """
@@ -49,6 +49,7 @@ class Seen:
     planes: tuple[int, ...]  # of a volume; () for a picture, which is one image
     spacing: tuple[float, float, float] | None  # volumes: mm between planes, rows, columns
     pixel: str  # such as "8-bit colour", "16-bit grey", "float"
+    sixteen_bit: bool  # a picture, and not stretched to a window
     low: float  # the darkest and
     high: float  # the brightest intensity, as the file has them
     values: dict[int, int]  # mask values and how often they occur, background left out
@@ -86,15 +87,26 @@ class Seen:
 
 
 def look_at(
-    source: FileSource, listing: Listing, report: Report | None = None
-) -> tuple[list[Seen], Findings]:
-    """Open every listed file once; what cannot be used is found, not raised."""
-    look, items = _looker(source), listing.items
+    source: FileSource, items: Sequence[Item], found: Findings, report: Report | None = None
+) -> list[Seen]:
+    """Open every listed file once; what cannot be used is added to `found`."""
+    manifest, channels = source.manifest, source.channels_read()
+    readings = {site: manifest.reading(site) for site in {item.site for item in items}}
+
+    def look(item: Item) -> Seen | BadFile:
+        try:
+            opened = open_with_masks(source.root, item, readings[item.site])
+            volume = opened.kind == "volume"
+            slices = manifest.site(item.site).slices
+            planes = chosen_planes(item, opened, slices) if volume else []
+        except BadFile as bad:
+            return bad
+        return describe(item, opened, planes, channels)
+
     pictures = all(is_picture(item.image) for item in items)
     made = by_processes(look, items, lambda i: i.image) if pictures else by_threads(look, items)
     totals, done = Counter(item.site for item in items), Counter[str]()
     seen: list[Seen] = []
-    found = Findings()
     with closing(made) as results:
         for item, result in zip(items, results, strict=True):
             if isinstance(result, BadFile):
@@ -104,126 +116,77 @@ def look_at(
             done[item.site] += 1
             if report is not None:
                 report(item.site, done[item.site], totals[item.site])
-    return seen, found
-
-
-def _looker(source: FileSource) -> Callable[[Item], Seen | BadFile]:
-    """A function that looks at one file with its masks."""
-    sites = source.manifest.content.sites
-    channels = source.channels_read()
-    readings = {site: source.manifest.reading(site) for site in sites}
-    slices = {site: source.slices(site) for site in sites}
-
-    def look(item: Item) -> Seen | BadFile:
-        try:
-            opened = open_with_masks(source.root, item, readings[item.site])
-            volume = opened.kind == "volume"
-            planes = chosen_planes(item, opened, slices[item.site]) if volume else []
-        except BadFile as bad:
-            return bad
-        return describe(item, opened, planes, channels)
-
-    return look
+    return seen
 
 
 def describe(item: Item, opened: ImageWithMasks, planes: Sequence[int], channels: int) -> Seen:
     """What is kept of an image; `planes` are a volume's chosen ones, none of a picture."""
-    pictures = [_plain(opened.pictures[plane]) for plane in planes or [0]]
-    masks = [_of_planes(mask, planes) for mask in opened.masks]
+    shown = planes or [0]
+    pictures = [plain(opened.pictures[plane]) for plane in shown]
+    masks = [[_of_plane(mask, plane) for mask in opened.masks] for plane in shown]
+    areas = [{k: n for mask in own for k, n in mask.areas().items()} for own in masks]
+    pixels = len(shown) * math.prod(pictures[0].size)
+    levels = np.array([_levels(picture, channels) for picture in pictures], np.uint16)
     return Seen(
         item=item,
         kind=opened.kind,
         size=pictures[0].size,
         planes=tuple(planes),
         spacing=opened.spacing,
-        pixel=_pixel(opened.raw, opened.spacing is not None),
+        pixel=_pixel(opened.raw),
+        sixteen_bit=opened.sixteen_bit,
         low=float(opened.raw.min()),
         high=float(opened.raw.max()),
         values=dict(sum((Counter(mask.counts) for mask in opened.masks), Counter[int]())),
-        areas={name: area for mask in masks for name, area in _areas(mask).items()},
-        without={name: n for mask in masks for name, n in _without(mask).items()},
-        unmarked=_unmarked(masks),
+        areas={k: sum(own[k] for own in areas) / pixels for k in areas[0]},
+        without={k: sum(not own[k] for own in areas) for k in areas[0]},
+        unmarked=sum(not any(mask.counts for mask in own) for own in masks if own),
         thumbnails=np.stack([_thumbnail(picture) for picture in pictures]),
-        levels=np.array([_levels(picture, channels) for picture in pictures], np.uint16),
+        levels=levels.reshape(len(shown), -1, GREYS),
         channels=channels,
         digests=opened.digests,
     )
 
 
-# --- intensities --------------------------------------------------------------------------------
+def _of_plane(mask: Mask, plane: int) -> Mask:
+    """The mask of one plane; a picture's has counted its values already."""
+    return mask if len(mask.values) == 1 else replace(mask, values=mask.values[plane][None])
 
 
-def _pixel(raw: NDArray[Any], volume: bool) -> str:
-    colour = "colour" if raw.ndim == 4 else "grey"
-    if raw.dtype.kind == "f":
-        return "float" if raw.ndim == 3 else "float colour"
-    # A picture of 16 bit comes as wider numbers, a volume as its file has them.
-    bits = 8 * raw.dtype.itemsize if volume or raw.dtype == np.uint8 else 16
-    return f"{bits}-bit {colour}"
-
-
-def _plain(picture: Image.Image) -> Image.Image:
+def plain(picture: Image.Image) -> Image.Image:
     """The picture as grey or red, green, blue."""
     if picture.mode in ("L", "RGB"):
         return picture
     return picture.convert("L" if picture.mode in ("1", "LA", "La") else "RGB")
 
 
-def _levels(picture: Image.Image, channels: int) -> list[list[int]]:
+def _pixel(raw: NDArray[Any]) -> str:
+    if raw.dtype.kind == "f":
+        return "float colour" if raw.ndim == 4 else "float"
+    return f"{8 * raw.dtype.itemsize}-bit {'colour' if raw.ndim == 4 else 'grey'}"
+
+
+def _levels(picture: Image.Image, channels: int) -> list[int]:
     """Histograms of every n-th pixel of every n-th row: of grey and, if they count, of colours."""
     step = -(-max(picture.size) // SAMPLE)
     if step > 1:
-        sides = [max(1, side // step) for side in picture.size]
-        picture = picture.resize((sides[0], sides[1]), Image.Resampling.NEAREST)
+        width, height = (max(1, side // step) for side in picture.size)
+        picture = picture.resize((width, height), Image.Resampling.NEAREST)
     grey = picture.convert("L").histogram()
-    if channels == 1 or picture.mode == "L":
-        return [grey]
-    colours = picture.histogram()
-    return [grey, colours[:GREYS], colours[GREYS : 2 * GREYS], colours[2 * GREYS :]]
+    return grey if channels == 1 or picture.mode == "L" else grey + picture.histogram()
 
 
 def _thumbnail(picture: Image.Image) -> NDArray[np.uint8]:
     """Small, grey, square. Half of the way by whole pixels: cheap, and copies stay alike."""
     side = (THUMBNAIL, THUMBNAIL)
-    grey = picture.convert("L")
-    return np.asarray(grey.resize(side, Image.Resampling.BILINEAR, reducing_gap=2.0))
+    small = picture.convert("L").resize(side, Image.Resampling.BILINEAR, reducing_gap=2.0)
+    return np.asarray(small)
 
 
 def _of_histograms(counts: NDArray[np.uint16]) -> NDArray[np.float32]:
-    """The STATISTICS of the pixels with these histograms, [rows, len(STATISTICS)]."""
     parts = counts / counts.sum(axis=1, keepdims=True)
     means, squares = (parts @ POWERS).T
     deviations = np.sqrt(np.maximum(0, squares - means**2))
     below = parts.cumsum(axis=1)
     percentiles = (below[:, None, :] < SHARES[:, None]).sum(axis=2)
     return np.column_stack([means, deviations, percentiles]).astype(np.float32)
-
-
-# --- masks --------------------------------------------------------------------------------------
-
-
-def _of_planes(mask: Mask, planes: Sequence[int]) -> Mask:
-    """The mask of the chosen planes alone."""
-    if not planes or len(planes) == len(mask.values):
-        return mask
-    return replace(mask, values=mask.values[list(planes)])
-
-
-def _areas(mask: Mask) -> dict[str, float]:
-    return {name: area / mask.values.size for name, area in mask.areas().items()}
-
-
-def _without(mask: Mask) -> dict[str, int]:
-    if len(mask.values) == 1:
-        return {name: int(area == 0) for name, area in mask.areas().items()}
-    layers = zip(mask.structures, mask.planes(mask.values), strict=True)
-    return {name: int((~layer.any(axis=(1, 2))).sum()) for (name, _), layer in layers}
-
-
-def _unmarked(masks: Sequence[Mask]) -> int:
-    if not masks:
-        return 0
-    if len(masks[0].values) == 1:
-        return int(not any(mask.counts for mask in masks))
-    marked = [(mask.values != mask.background).any(axis=(1, 2)) for mask in masks]
-    return int((~np.logical_or.reduce(marked)).sum())

@@ -15,9 +15,8 @@ import os
 import signal
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
@@ -27,7 +26,7 @@ from konsil.errors import DataError
 Given = TypeVar("Given")
 Made = TypeVar("Made")
 CHUNK = 16  # things that a process does between two messages
-AHEAD = 4  # chunks a worker: so many are done or waiting before the first one's results are taken
+AHEAD = 32  # chunks a worker: what is made and not yet taken must not fill the memory
 WORTH_IT = 200  # things to do: with fewer, starting processes costs more than it saves
 
 
@@ -35,8 +34,7 @@ def by_threads(
     work: Callable[[Given], Made], given: Sequence[Given]
 ) -> Generator[Made, None, None]:
     """What `work` makes of each, in order."""
-    threads = ThreadPoolExecutor(THREADS)
-    yield from _in_order(threads, lambda span: [work(given[k]) for k in span], len(given), 1)
+    yield from _in_order(ThreadPoolExecutor(THREADS), lambda k: work(given[k]), len(given))
 
 
 def by_processes(
@@ -53,7 +51,7 @@ def by_processes(
     fork = multiprocessing.get_context("fork")
     processes = ProcessPoolExecutor(THREADS, fork, _begin, (work, given, in_hand))
     try:
-        yield from _in_order(processes, _do, len(given), CHUNK)
+        yield from _in_order(processes, _do, len(given))
     except BrokenProcessPool:
         at = " or ".join(name(one) for k, one in enumerate(given) if in_hand[k])
         raise DataError(
@@ -63,21 +61,12 @@ def by_processes(
         ) from None
 
 
-def _in_order(
-    executor: Executor, do: Callable[[range], list[Any]], count: int, size: int
-) -> Iterator[Any]:
-    """The results of all spans of 0 to `count`; a new span is handed out as one is taken.
-
-    However it ends, nothing more is begun, and no thread and no process is left behind.
-    """
-    waiting: deque[Future[list[Any]]] = deque()
+def _in_order(executor: Executor, do: Callable[[int], Any], count: int) -> Iterator[Any]:
+    """What is done for 0 to `count`. However it ends, no thread and no process is left behind."""
+    ahead = AHEAD * THREADS * CHUNK
     try:
-        for begin in range(0, count, size):
-            waiting.append(executor.submit(do, range(begin, min(begin + size, count))))
-            if len(waiting) == AHEAD * THREADS:
-                yield from waiting.popleft().result()
-        while waiting:
-            yield from waiting.popleft().result()
+        for begin in range(0, count, ahead):
+            yield from executor.map(do, range(begin, min(begin + ahead, count)), chunksize=CHUNK)
     finally:
         executor.shutdown(cancel_futures=True)
 
@@ -87,9 +76,9 @@ def _in_order(
 _task: tuple[Callable[[Any], Any], Sequence[Any], mmap.mmap]
 
 
-def _begin(work: Callable[[Any], Any], given: Sequence[Any], in_hand: mmap.mmap) -> None:
+def _begin(*task: Any) -> None:
     global _task
-    _task = work, given, in_hand
+    _task = task
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # who asked decides when to end
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -101,11 +90,9 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _do(span: range) -> list[Any]:
+def _do(k: int) -> Any:
     work, given, in_hand = _task
-    made = []
-    for k in span:
-        in_hand[k] = 1
-        made.append(work(given[k]))
-        in_hand[k] = 0
+    in_hand[k] = 1
+    made = work(given[k])
+    in_hand[k] = 0
     return made

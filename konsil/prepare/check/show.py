@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from konsil.data.findings import paragraph
 from konsil.data.sources import SPLITS
 from konsil.prepare.check import CheckResult, Problem
-from konsil.prepare.check.facts import SiteFacts
+from konsil.prepare.check.sites import SiteFacts
 
 NOTHING = "–"
 VALUES_SHOWN = 6
@@ -22,10 +22,11 @@ Cells = dict[str, str]  # column -> text; the same columns at every site
 
 def print_check(console: Console, result: CheckResult) -> None:
     """Everything that a person should know, the most important thing last."""
-    for title, cells_of in _tables(result):
-        console.print(Text(title, "bold"))
-        console.print(_table({site: cells_of(own) for site, own in result.sites.items()}))
-        console.print()
+    if any(own.images for own in result.sites.values()):
+        for title, rows in _tables(result):
+            console.print(Text(title, "bold"))
+            console.print(_table(rows))
+            console.print()
     for problem in result.errors:
         _print_error(console, problem)
     for note in result.warnings:
@@ -34,28 +35,31 @@ def print_check(console: Console, result: CheckResult) -> None:
     console.print(_closing(result))
 
 
-def _tables(result: CheckResult) -> Iterable[tuple[str, Callable[[SiteFacts], Cells]]]:
-    facts = list(result.sites.values())
-    if not any(own.images for own in facts):
-        return
+def _tables(result: CheckResult) -> Iterator[tuple[str, dict[str, Cells]]]:
+    sites, facts = result.sites.items(), result.sites.values()
     volumes = any(own.volumes for own in facts)
     known = any(own.patients_known for own in facts)
-    yield "images" + (" (patients)" if known else ""), lambda own: _counts(own, volumes)
-    yield "files", lambda own: _files(own, volumes)
+    counts = {site: _counts(own, volumes) for site, own in sites}
+    yield "images (patients)" if known else "images", counts
+    yield "files", {site: _files(own, volumes) for site, own in sites}
     if any(own.areas for own in facts):
         title = "masks: the mean part of an image that a structure covers"
-        yield title, lambda own: _masks(own, result.labels)
-    if any(own.classes for own in facts):
-        names = list(dict.fromkeys(name for own in facts for name in own.classes))
-        yield "classes", lambda own: _classes(own, names)
+        yield title, {site: _masks(own, result.labels) for site, own in sites}
+    names = list(dict.fromkeys(name for own in facts for name in own.classes))
+    if names:
+        yield "classes", {site: _classes(own, names) for site, own in sites}
 
 
 def _table(rows: Mapping[str, Cells]) -> Table:
-    table = Table(header_style="dim", box=None, padding=(0, 2, 0, 0))
-    longest = max(map(len, rows))
-    table.add_column("  site", overflow="fold", min_width=2 + min(longest, NAME_WIDTH))
-    for name in next(iter(rows.values())):
-        table.add_column(Text(name), justify="right", overflow="fold")
+    width = 2 + min(max(map(len, rows)), NAME_WIDTH)
+    names = next(iter(rows.values()))
+    table = Table(
+        Column("  site", overflow="fold", min_width=width),
+        *(Column(Text(name), justify="right", overflow="fold") for name in names),
+        header_style="dim",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
     for site, cells in rows.items():
         table.add_row(Text(f"  {site}"), *map(Text, cells.values()))
     return table
@@ -65,19 +69,14 @@ def _table(rows: Mapping[str, Cells]) -> Table:
 
 
 def _counts(own: SiteFacts, volumes: bool) -> Cells:
-    return {
-        "images": str(own.images),
-        **({"volumes": str(own.volumes)} if volumes else {}),
-        "patients": str(own.patients) if own.patients_known else "not given",
-        **{split: _split(own, split) for split in SPLITS},
-    }
-
-
-def _split(own: SiteFacts, split: str) -> str:
-    if own.splits is None:
-        return NOTHING
-    images, patients = (own.splits[split][what] for what in ("images", "patients"))
-    return f"{images} ({patients})" if own.patients_known else str(images)
+    cells = {"images": str(own.images)}
+    if volumes:
+        cells["volumes"] = str(own.volumes)
+    cells["patients"] = str(own.patients) if own.patients_known else "not given"
+    for split in SPLITS:
+        form = "{images} ({patients})" if own.patients_known else "{images}"
+        cells[split] = NOTHING if own.splits is None else form.format(**own.splits[split])
+    return cells
 
 
 def _files(own: SiteFacts, volumes: bool) -> Cells:
@@ -110,20 +109,12 @@ def _several(counts: Mapping[str, int]) -> str:
 
 
 def _masks(own: SiteFacts, structures: Sequence[str]) -> Cells:
-    names = list(own.values)
-    more = ", ..." if len(names) > VALUES_SHOWN else ""
-    return {
-        **{name: _area(own, name) for name in structures},
-        "values": ", ".join(names[:VALUES_SHOWN]) + more if names else NOTHING,
-        "without any": str(own.unmarked),
-    }
-
-
-def _area(own: SiteFacts, name: str) -> str:
-    if name not in own.areas:
-        return NOTHING
-    missing = f", missing on {own.without[name]}" if own.without[name] else ""
-    return f"{own.areas[name]:.1%}{missing}"
+    cells = dict.fromkeys(structures, NOTHING)
+    for name in own.areas.keys() & cells.keys():
+        missing = f", missing on {own.without[name]}" if own.without[name] else ""
+        cells[name] = f"{own.areas[name]:.1%}{missing}"
+    values = list(own.values)[:VALUES_SHOWN] + ["..."] * (len(own.values) > VALUES_SHOWN)
+    return cells | {"values": ", ".join(values) or NOTHING, "without any": str(own.unmarked)}
 
 
 def _classes(own: SiteFacts, names: Sequence[str]) -> Cells:
@@ -137,32 +128,30 @@ def _classes(own: SiteFacts, names: Sequence[str]) -> Cells:
 
 def _print_error(console: Console, problem: Problem) -> None:
     """The first places with the cure; a path is never broken, so that it can be copied."""
-    lines = [problem.what]
+    first, lines = problem.what, list[str]()
     if problem.places:
-        lines = paragraph(problem.what, problem.cure, problem.places).splitlines()
-    console.print(Text("error: ", "bold red").append(lines[0].strip(), "default"), soft_wrap=True)
-    for line in lines[1:-1]:
+        first, *lines, _ = paragraph(problem.what, problem.cure, problem.places).splitlines()
+    console.print(Text("error: ", "bold red").append(first.strip(), "default"), soft_wrap=True)
+    for line in lines:
         console.print(Text(line), soft_wrap=True)
     if problem.places:
-        console.print(_hanging(Text("    ->"), Text(lines[-1].strip().removeprefix("-> "))))
+        console.print(_hanging(Text("    ->"), Text(problem.cure)))
 
 
 def _hanging(begin: Text, text: Text) -> Table:
     """A word, and beside it a text of several lines."""
-    grid = Table.grid(padding=(0, 1, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
+    grid = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 1, 0, 0))
     grid.add_row(begin, text)
     return grid
 
 
 def _closing(result: CheckResult) -> Text:
-    odd = _number(len(result.warnings), "warning")
+    odd = _number(len(result.warnings), "warning") if result.warnings else ""
     if result.ok:
         line = Text("nothing stands in the way of training", "bold green")
-        return line.append(f", with {odd}" if result.warnings else "", "default")
+        return line.append(odd and f", with {odd}", "default")
     line = Text(_number(len(result.errors), "error"), "bold red")
-    line.append(f" and {odd}" if result.warnings else "", "default")
+    line.append(odd and f" and {odd}", "default")
     return line.append(": training would refuse this federation", "default")
 
 

@@ -1,35 +1,32 @@
 """`konsil data init`: a first federation file from a folder as people have it.
 
 It looks at names (`rules.py` is the table of what they may mean), at headers and at a sample of the
-files. Whatever it had to guess is marked in the file and said again in `FirstFile.to_do`.
+files. Whatever it had to guess is marked in the file; what is left to a person, and what was left
+out, stands at its head and is said again in `FirstFile.to_do`.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
-
 from konsil.data.findings import Findings
 from konsil.data.listing import PARTS, Listing, check_splits_given, list_manifest
 from konsil.data.manifest import NAME, FederationFile, Manifest
+from konsil.data.recipe import mask_files
 from konsil.data.sources import Item
 from konsil.errors import DataError
 from konsil.files import write_text
-from konsil.prepare.guess.content import look_at_images, look_at_masks
+from konsil.prepare.guess import layouts, tables
+from konsil.prepare.guess.content import Masks, add_structures, look_inside, names_of_values
 from konsil.prepare.guess.draft import Draft, some_of
 from konsil.prepare.guess.files import Contents, look_around
-from konsil.prepare.guess.layouts import as_given, classification, loose_sites, segmentation
-from konsil.prepare.guess.patients import add_patients
-from konsil.prepare.guess.roles import sort_out
 from konsil.prepare.guess.rules import joined
-from konsil.prepare.guess.structures import add_structures, names_from_dataset
-from konsil.prepare.guess.tables import Table, classes_from_names, from_paths, read_tables
 
 __all__ = ["FirstFile", "write_first_file"]
 
@@ -73,27 +70,43 @@ def write_first_file(
     if task not in (None, *TASKS):
         raise DataError(f"task = {task}: it is one of {', '.join(TASKS)}")
     contents = look_around(folder)
-    _refuse_to_replace(path, overwrite)
-    tables = read_tables(folder, contents.tables)
+    there = [p for p in (path, path.with_name(SPLITS_FILE)) if p.exists()]
+    if there and not overwrite:
+        raise DataError(
+            f"{there[0]}: is there already; edit it, or give --overwrite to write it anew"
+        )
+    lists = tables.read_tables(folder, contents.tables)
     if images is None and not masks:
-        draft = _guessed(folder, contents, tables, task)
+        draft = _guessed(folder, contents, lists, task)
     else:
-        draft = as_given(folder, contents, task, images, masks)
-    _look_inside(folder, contents, tables, draft, report)
-    draft.settle()
-    listing = _list(path, draft)
+        draft = layouts.as_given(folder, task, images, masks)
+    _list(path, draft, Findings())
+    _look_inside(folder, contents, draft, report)
+    tables.add_patients(draft, lists)
+    found = Findings()
+    listing = _list(path, draft, found)
+    draft.to_do += _problems(found, path.name)
     splits = _splits_of_folders(draft, listing.items)
     _describe(draft, contents, listing)
     _write(path, draft, splits)
     return FirstFile(path, draft.found, draft.to_do)
 
 
-def _refuse_to_replace(path: Path, overwrite: bool) -> None:
-    there = [p for p in (path, path.with_name(SPLITS_FILE)) if p.exists()]
-    if there and not overwrite:
-        raise DataError(
-            f"{there[0]}: is there already; edit it, or give --overwrite to write it anew"
-        )
+def _list(path: Path, draft: Draft, found: Findings) -> Listing:
+    """What the file leads to, as `konsil data check` will see it."""
+    content = FederationFile.model_validate(draft.content())
+    listing = list_manifest(Manifest(path, content), None, found)
+    for site in draft.sites:
+        site.items = [item for item in listing.items if item.site == site.name]
+    return listing
+
+
+def _problems(found: Findings, where: str) -> list[str]:
+    try:
+        found.raise_if_any(where)
+    except DataError as error:
+        return [str(error)]
+    return []
 
 
 def _write(path: Path, draft: Draft, splits: Sequence[Item]) -> None:
@@ -117,32 +130,31 @@ def _write(path: Path, draft: Draft, splits: Sequence[Item]) -> None:
 # --- what it is ---------------------------------------------------------------------------------
 
 
-def _guessed(folder: Path, contents: Contents, tables: Sequence[Table], task: str | None) -> Draft:
+def _guessed(
+    folder: Path, contents: Contents, lists: Sequence[tables.Table], task: str | None
+) -> Draft:
     """The way of reading the folder that works: a list, masks, folders of classes."""
     if not contents.units:
-        raise DataError(_nothing(folder, contents))
-    draft = from_paths(folder, tables, task)
-    roles = sort_out(folder, contents.units)
+        others = [path for paths in contents.left_out.values() for path in paths]
+        seen = f" Found: {some_of(others)}." if others else ""
+        raise DataError(
+            f"{folder}: no images below this folder.{seen} Konsil reads PNG, JPEG, BMP, TIFF, "
+            "NIfTI, MetaImage, NRRD and DICOM"
+        )
+    draft = tables.from_paths(folder, lists, task)
+    roles = layouts.sort_out(contents.units)
+    images = roles["image"]
     if draft is None and task != "classification":
-        draft = segmentation(folder, roles)
+        draft = layouts.segmentation(folder, roles, contents.left_out)
     if draft is None and task != "segmentation":
-        draft = classification(folder, roles.images)
-    if draft is None and task != "segmentation":
-        draft = classes_from_names(tables, loose_sites(folder, roles))
+        draft = layouts.classification(folder, images) or tables.classes_from_names(
+            lists, layouts.unlabelled_sites(folder, images)
+        )
     if draft is None:
         raise DataError(_not_understood(folder, contents, task))
-    if roles.unlabelled:
-        draft.to_do.append(f"images without labels, not used: {some_of(roles.unlabelled)}")
+    for unit in roles["unlabelled"]:
+        contents.left_out["images without labels, not used"].append(unit.path)
     return draft
-
-
-def _nothing(folder: Path, contents: Contents) -> str:
-    others = [path for paths in contents.others.values() for path in paths]
-    seen = f" Found: {some_of(others)}." if others else ""
-    return (
-        f"{folder}: no images below this folder.{seen} Konsil reads PNG, JPEG, BMP, TIFF, NIfTI, "
-        "MetaImage, NRRD and DICOM"
-    )
 
 
 def _not_understood(folder: Path, contents: Contents, task: str | None) -> str:
@@ -162,24 +174,28 @@ def _not_understood(folder: Path, contents: Contents, task: str | None) -> str:
 # --- what is in it ------------------------------------------------------------------------------
 
 
-def _look_inside(
-    root: Path, contents: Contents, tables: Sequence[Table], draft: Draft, report: Report | None
-) -> None:
+def _look_inside(root: Path, contents: Contents, draft: Draft, report: Report | None) -> None:
     """Open a sample of every site's files and write down what follows from it."""
-    masks, coloured = {}, False
-    reading = Draft(draft.task, comments=draft.comments)  # said after structures and patients
+    draft.top |= {"channels": 1, "split": SPLIT}
+    draft.comments["split"] = ["Drawn by patient within each site."]
+    descriptions = {unit.path: unit.descriptions for unit in contents.units}
+    masks: dict[str, Masks] = {}
     for done, site in enumerate(draft.sites, 1):
-        masks[site.name] = {name: look_at_masks(root, own) for name, own in site.masks.items()}
-        coloured |= look_at_images(root, reading, site)
+        site.settings |= _series([descriptions.get(item.image, ()) for item in site.items])
+        seen = look_inside(root, draft, site)
+        masks |= {} if seen is None else {site.name: seen}
         if report is not None:
             report("sites looked into", done, len(draft.sites))
     if draft.task == "segmentation":
-        add_structures(draft, masks, names_from_dataset(root, contents.datalists))
-    add_patients(draft, tables)
-    draft.to_do += reading.to_do
-    draft.top["channels"] = 3 if coloured else 1
-    draft.top["split"] = SPLIT
-    draft.comments["split"] = ["Drawn by patient within each site."]
+        add_structures(draft, masks, names_of_values(root, contents))
+
+
+def _series(descriptions: Sequence[Sequence[str]]) -> dict[str, str]:
+    """The description that chooses one series in every folder that holds several."""
+    several = [set(own) for own in descriptions if own]
+    common = sorted(set.intersection(*several) - {""}) if several else []
+    chosen = [text for text in common if "t2" in text.lower()] or common
+    return {"series": f"^{re.escape(chosen[0])}$"} if chosen else {}
 
 
 def _splits_of_folders(draft: Draft, items: Sequence[Item]) -> list[Item]:
@@ -188,18 +204,13 @@ def _splits_of_folders(draft: Draft, items: Sequence[Item]) -> list[Item]:
     without = [item.image for item in divided if not item.split]
     if len(without) == len(items) or any(item.split for item in items):
         return []  # nothing is said, or a list says it
-    if without:
-        draft.to_do.append(
-            f"folders say train, val or test of some images but not of all, {without[0]} for "
-            "example: so splits are drawn"
-        )
-        return []
     found = Findings()
     check_splits_given(divided, found)
-    try:
-        found.raise_if_any("folders called train, val and test")
-    except DataError as error:
-        draft.to_do.append(f"splits are drawn, not taken from folders. {error}")
+    problems = _problems(found, "folders called train, val and test")
+    if without:
+        problems = [f"They say nothing of {without[0]}, for example"]
+    if problems:
+        draft.to_do.append(f"splits are drawn, not taken from folders. {problems[0]}")
         return []
     draft.top["split"] = {"file": SPLITS_FILE}
     draft.comments["split"] = ["From the folders; what they leave out is cut from train."]
@@ -215,37 +226,26 @@ def _split(item: Item) -> str:
 # --- what it comes to ---------------------------------------------------------------------------
 
 
-def _list(path: Path, draft: Draft) -> Listing:
-    """What the file leads to, as `konsil data check` will see it."""
-    content = FederationFile.model_validate(yaml.safe_load(draft.as_yaml()))
-    found = Findings()
-    listing = list_manifest(Manifest(path, content), None, found)
-    try:
-        found.raise_if_any(path.name)
-    except DataError as error:
-        draft.to_do.append(str(error))
-    return listing
-
-
 def _describe(draft: Draft, contents: Contents, listing: Listing) -> None:
-    images = Counter(item.site for item in listing.items)
-    patients = Counter(site for site, _ in {(item.site, item.patient) for item in listing.items})
-    kind = "image" if draft.sites[0].images[0].kind == "picture" else "volume"
     lines = [f"{draft.task}, {_count(len(draft.sites), 'site')}"]
-    for name in (site.name for site in draft.sites):
-        lines.append(f"{name}: {_count(images[name], kind)}")
-        if name in listing.real_patients:
-            lines[-1] += f" of {_count(patients[name], 'patient')}"
+    for site in draft.sites:
+        kind = "image" if site.pictures else "volume"
+        lines.append(f"{site.name}: {_count(len(site.items), kind)}")
+        if site.name in listing.real_patients:
+            lines[-1] += f" of {_count(len({item.patient for item in site.items}), 'patient')}"
         if draft.task == "classification":
-            classes = Counter(item.label for item in listing.items if item.site == name)
+            classes = Counter(item.label for item in site.items)
             lines[-1] += f" ({', '.join(f'{n} {label}' for label, n in sorted(classes.items()))})"
     draft.found[:0] = lines
     if len(draft.sites) == 1:
         draft.to_do.append("one site only: if these images come from several, put each in a folder")
-    for suffix, paths in contents.others.items():
-        draft.to_do.append(f"files that are not read ({suffix}): {some_of(paths)}")
-    if contents.broken:
-        draft.to_do.append(f"links that lead nowhere: {some_of(contents.broken)}")
+    said = {path for paths in contents.left_out.values() for path in paths}
+    for item in listing.items:
+        said |= {item.image, *mask_files(item)}
+    for unit in contents.units:
+        if unit.path not in said and "/".join(unit.dirs) not in said:
+            contents.left_out["not used, because nothing goes with it"].append(unit.path)
+    draft.to_do += [f"{why}: {some_of(paths)}" for why, paths in contents.left_out.items()]
 
 
 def _count(number: int, what: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from konsil.data.findings import BadFile
-from konsil.data.magic import what_it_is
+from konsil.data.image_with_masks import is_picture
+from konsil.data.readers import what_it_is
 from konsil.data.sources import SUFFIXES, VOLUME_SUFFIXES, without_suffix
 from konsil.errors import DataError
-from konsil.prepare.guess.rules import says
+from konsil.prepare.guess.rules import role_of, says
 from konsil.prepare.walk import below, folders
 
 if TYPE_CHECKING:
@@ -35,30 +37,26 @@ class Unit:
     segmentation: bool = False  # a DICOM SEG
     descriptions: tuple[str, ...] = ()  # of a folder's images, if it holds several series
 
-    @classmethod
-    def of(cls, path: str) -> Unit:
-        """A file, by its suffix."""
-        return cls(path, "picture" if path.lower().endswith(SUFFIXES) else "volume")
-
     @cached_property
-    def parts(self) -> tuple[str, ...]:
-        """Folders and name."""
-        return tuple(self.path.split("/"))
-
-    @property
     def dirs(self) -> tuple[str, ...]:
         """The folders it lies in."""
-        return self.parts[:-1]
+        return tuple(self.path.split("/")[:-1])
+
+    @cached_property
+    def neutral(self) -> tuple[int, ...]:
+        """The depths of those folders whose names mean nothing by themselves."""
+        return tuple(depth for depth, name in enumerate(self.dirs) if not role_of(name, depth))
 
     @cached_property
     def stem(self) -> str:
         """Its name without suffix."""
-        return self.parts[-1] if self.kind == "series" else without_suffix(self.parts[-1])
+        name = self.path.rpartition("/")[2]
+        return name if self.kind == "series" else without_suffix(name)
 
     @property
     def suffix(self) -> str:
         """The suffix as it is written."""
-        return self.parts[-1][len(self.stem) :]
+        return self.path.rpartition("/")[2][len(self.stem) :]
 
 
 @dataclass
@@ -68,8 +66,7 @@ class Contents:
     units: list[Unit] = field(default_factory=list)
     tables: list[str] = field(default_factory=list)  # CSV
     datalists: list[str] = field(default_factory=list)  # JSON
-    others: dict[str, list[str]] = field(default_factory=dict)  # suffix -> files that are not read
-    broken: list[str] = field(default_factory=list)  # links that lead nowhere
+    left_out: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))  # why -> what
 
 
 def look_around(root: Path) -> Contents:
@@ -78,7 +75,7 @@ def look_around(root: Path) -> Contents:
         raise DataError(f"{root}: no such folder; give the folder that holds the sites' images")
     contents = Contents()
     for folder, names in folders(root):
-        dicom = _dicom_files(root / folder, names)
+        dicom = {name for name in names if _is_dicom(root / folder / name)}
         contents.units += _dicom_units(root, folder, dicom)
         for name in names:
             if name not in dicom:
@@ -89,35 +86,30 @@ def look_around(root: Path) -> Contents:
 def _take(root: Path, path: str, contents: Contents) -> None:
     name = path.lower()
     if not (root / path).exists():
-        contents.broken.append(path)
+        contents.left_out["links that lead nowhere"].append(path)
     elif name.endswith((*SUFFIXES, *VOLUME_SUFFIXES)):
-        contents.units.append(Unit.of(path))
+        contents.units.append(Unit(path, "picture" if is_picture(path) else "volume"))
     elif name.endswith(".csv"):
         contents.tables.append(path)
     elif name.endswith(".json"):
         contents.datalists.append(path)
     elif not name.endswith(NO_DATA):
         suffix = os.path.splitext(name)[1] or "no suffix"
-        contents.others.setdefault(suffix, []).append(path)
+        contents.left_out[f"files that are not read ({suffix})"].append(path)
 
 
 # --- DICOM --------------------------------------------------------------------------------------
 
 
-def _dicom_files(folder: Path, names: list[str]) -> set[str]:
-    """By their suffix, or, without one (archives name files by number or UID), by their content."""
-    bare = [name for name in names if not re.search(r"\.\D[^.]*$", name)]
-    return {
-        name
-        for name in names
-        if name.lower().endswith(DICOM) or (name in bare and _is_dicom(folder / name))
-    }
-
-
 def _is_dicom(path: Path) -> bool:
+    """By its suffix, or, without one (archives name files by number or UID), by its content."""
+    if path.name.lower().endswith(DICOM):
+        return True
+    if re.search(r"\.\D[^.]*$", path.name) or path.name.upper() == "DICOMDIR":
+        return False
     try:
         with path.open("rb") as file:
-            return what_it_is(file.read(132)) == "DICOM" and path.name.upper() != "DICOMDIR"
+            return what_it_is(file.read(132)) == "DICOM"
     except OSError:
         return False
 

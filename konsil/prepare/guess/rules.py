@@ -7,8 +7,6 @@ every row to its example.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -36,23 +34,18 @@ RULES = (
     Rule("gt gts truth groundtruth", "mask", "north/Ground_Truth/c01.bmp"),
     Rule("annotation annotations annotated annot", "mask", "north/annotations/c01.png"),
     Rule("delineation delineations", "mask", "north/delineations/c01.png"),
+    Rule("disc disk cup", "mask at the end of a file", "north/c01_disc.png"),
     Rule("imagests", "unlabelled", "imagesTs/prostate_09.nii.gz"),  # a challenge's test part
     Rule(" ".join(PARTS), "split", "north/training/images/c01.png"),
-    Rule("site center centre hospital clinic client", "site", "Center 3/images/c01.png"),
-    Rule("institution institute vendor scanner domain", "site", "vendor_A/P01/T2.nii.gz"),
-    Rule("expert rater reader observer annotator grader", "rater", "masks/c01_expert2.png"),
-    Rule("ophthalmologist", "rater", "masks/c01_ophthalmologist_1.png"),
     Rule("normal healthy negative neg control controls benign", "negative", "north/normal/1.png"),
     Rule("no non none without background 0", "negative", "north/no tumour/1.png"),
-    # columns of a CSV
-    Rule("site center centre hospital clinic", "site column", "hospital"),
-    Rule("institution institute client vendor", "site column", "Institution"),
-    Rule("patient patientid patientname", "patient column", "PatientID"),
-    Rule("subject subjectid pid mrn", "patient column", "subject"),
-    Rule("split set subset partition part", "split column", "split"),
-    Rule("label class target y category grade outcome", "class column", "label"),
-    Rule("diagnosis dx disease tumor tumour glaucoma", "class column", "diagnosis"),
-    Rule("malignant malignancy", "class column", "malignant"),
+    # folders and columns of a CSV
+    Rule("site center centre hospital clinic client", "site", "Center 3/images/c01.png"),
+    Rule("institution institute vendor domain", "site", "vendor_A/P01/T2.nii.gz"),
+    # columns
+    Rule("patient patientid patientname subject subjectid pid mrn", "patient", "PatientID"),
+    Rule("label class target y category grade outcome", "class", "label"),
+    Rule("diagnosis dx disease tumor tumour glaucoma malignant malignancy", "class", "diagnosis"),
 )
 # Group 1 is the patient. Tried in this order: names that say what they are before bare numbers.
 PATIENTS = (
@@ -72,10 +65,8 @@ PATIENTS = (
     (r"^(.+)-\d+$", "Case02-1"),
     (r"^([A-Za-z]*\d+)[-_ ]", "P1_ax"),
 )
-# Optic disc and cup. OD is also a right eye: only where OC is beside it does it mean the disc.
-OPTIC = {"od": "disc", "disc": "disc", "oc": "cup", "cup": "cup"}
 
-Role = Literal["image", "mask", "split", ""]
+Role = Literal["image", "mask", "unlabelled", "split", ""]
 
 
 @lru_cache
@@ -113,35 +104,11 @@ def role_of(folder: str, depth: int = 1) -> Role:
     """
     if says("mask", folder):
         return "mask"
-    if joined(folder) in called("split"):
-        return "split"
-    if joined(folder) in called("image") | called("unlabelled"):
-        return "image"
-    named = words(folder)
-    return "image" if depth and named and named[0] in called("image") else ""
-
-
-def discs_and_cups(stems: Iterable[str]) -> set[str]:
-    """The names that end in disc and in cup, or in OD and in OC, and are otherwise the same."""
-    pairs: dict[str, dict[str, str]] = defaultdict(dict)
-    for stem in stems:
-        ending = re.fullmatch(r"(.+)[-_ .]([A-Za-z]+)", stem)
-        if ending and ending[2].lower() in OPTIC:
-            pairs[ending[1]][OPTIC[ending[2].lower()]] = stem
-    return {stem for pair in pairs.values() if len(pair) == 2 for stem in pair.values()}
-
-
-def preference(name: str) -> int:
-    """Of several images of one patient, which is meant: T2 first, then what is called an image."""
-    named = {*words(name), joined(name)}
-    if named & {"t2", "t2w"}:
-        return 0
-    return 1 if named & called("image") or name.endswith("0000") else 2
-
-
-def skeleton(name: str) -> str:
-    """A name with its numbers taken out."""
-    return re.sub(r"\d+", "#", name)
+    whole: tuple[Role, ...] = ("split", "unlabelled", "image")
+    for role in whole:
+        if joined(folder) in called(role):
+            return role
+    return "image" if depth and words(folder)[:1] and words(folder)[0] in called("image") else ""
 
 
 def class_order(names: set[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """Camelyon17 as the patches of WILDS: tumour or not, 96 x 96 pixels, five hospitals.
 
-The layout is certain: it is what the data set's own loader reads. A site is a hospital, the column
-`center`. The column `node` is a slide of a patient and no place. The column `split` is left alone:
-it holds out whole hospitals, and within the others it parts patches of the same patient.
+A site is a hospital, the column `center`. The column `node` is a slide of a patient and no place.
+The column `split` is left alone: it holds out whole hospitals, and within the others it parts
+patches of the same patient.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from konsil.data.listing import read_table
 from konsil.errors import DataError
-from konsil.prepare.importers.base import Case, Options, importer
+from konsil.prepare.importers.base import Options, Source, importer
 from konsil.prepare.importers.pictures import ClassCase
-from konsil.prepare.importers.source import Source
+from konsil.randomness import derive
 
 SITES = {str(centre): f"hospital_{centre}" for centre in range(5)}
 CLASSES = {"0": "normal", "1": "tumour"}
@@ -42,10 +43,17 @@ patches/patient_004_node_4/patch_patient_004_node_4_x_3328_y_21792.png ...
     blocks={site: {"patient": r"patient_(\d+)_node"} for site in SITES.values()},
     options=("images", "seed", "link"),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[ClassCase]:
     """The rows of metadata.csv, or a random part of them."""
     table = _table(source)
-    cases = [_case(table.parent, source, row) for row in _rows(table)]
+    columns, rows = read_table(table)
+    missing = [name for name in COLUMNS if name not in columns]
+    if missing:
+        raise DataError(
+            f"{table}: the column {', '.join(missing)} is missing; the metadata.csv of WILDS has "
+            f"{', '.join(COLUMNS)}"
+        )
+    cases = [_case(table.parent, source, row.cells) for row in rows]
     home: dict[str, str] = {}
     for case in cases:
         if home.setdefault(case.patient, case.site) != case.site:
@@ -65,47 +73,31 @@ def _table(source: Source) -> Path:
     raise source.not_understood("no metadata.csv was found")
 
 
-def _rows(table: Path) -> list[Mapping[str, str]]:
-    from konsil.data.listing import read_table
-
-    columns, rows = read_table(table)
-    missing = [name for name in COLUMNS if name not in columns]
-    if missing:
-        raise DataError(
-            f"{table}: the column {', '.join(missing)} is missing; the metadata.csv of WILDS has "
-            f"{', '.join(COLUMNS)}"
-        )
-    return [row.cells for row in rows]
-
-
 def _case(folder: Path, source: Source, row: Mapping[str, str]) -> ClassCase:
     slide = f"patient_{row['patient']}_node_{row['node']}"
     name = f"patch_{slide}_x_{row['x_coord']}_y_{row['y_coord']}"
-    if row["center"] not in SITES or row["tumor"] not in CLASSES:
+    site, label = SITES.get(row["center"], ""), CLASSES.get(row["tumor"], "")
+    if not site or not label:
         cure = "center is 0 to 4 and tumor 0 or 1 in the metadata.csv of WILDS; get it again"
         source.refuse("row with an unknown value", f"{name}: {row['center']}, {row['tumor']}", cure)
     patch = (folder / "patches" / slide / f"{name}.png").relative_to(source.root).as_posix()
-    site, label = SITES.get(row["center"], ""), CLASSES.get(row["tumor"], "")
     return ClassCase(source, site, name, {"image": patch}, label, patient=row["patient"])
 
 
 def _subset(cases: Sequence[ClassCase], count: int, seed: int) -> list[ClassCase]:
     """A random part, alike for every hospital and class, in the order of the table."""
-    from konsil.randomness import derive
-
-    groups: dict[tuple[str, str], list[ClassCase]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
     for case in cases:
-        groups.setdefault((case.site, case.label), []).append(case)
+        groups.setdefault((case.site, case.label), []).append(case.name)
     smallest = min(map(len, groups.values()))
     each, rest = divmod(count, len(groups))
     chosen: set[str] = set()
-    for number, ((site, label), group) in enumerate(sorted(groups.items())):
+    for number, ((site, label), names) in enumerate(sorted(groups.items())):
         wanted = each + (number < rest)
-        if wanted > len(group) or not wanted:
+        if not 0 < wanted <= len(names):
             raise DataError(
                 f"images = {count}: that would be {wanted} of class {label} at {site}, which has "
-                f"{len(group)}; ask for {len(groups)} to {len(groups) * smallest}"
+                f"{len(names)}; ask for {len(groups)} to {len(groups) * smallest}"
             )
-        group.sort(key=lambda case: derive(seed, "import", case.name))
-        chosen.update(case.name for case in group[:wanted])
+        chosen.update(sorted(names, key=lambda name: derive(seed, "import", name))[:wanted])
     return [case for case in cases if case.name in chosen]

@@ -1,20 +1,13 @@
 """Drishti-GS1: 101 fundus pictures of one hospital in India, disc and cup by four experts.
 
-The layout is certain: public lists name every file. A soft map holds the share of the experts
-who marked a pixel; what at least three of the four marked counts, which is usual for this set.
+A soft map holds the share of the experts who marked a pixel; what at least three of the four
+marked counts, which is usual for this set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from konsil.prepare.importers.base import Case, Options, importer
-from konsil.prepare.importers.pictures import FUNDUS_HEAD, FundusCase, blaming, disc_and_cup
-from konsil.prepare.importers.source import Source
-
-if TYPE_CHECKING:
-    from konsil.prepare.importers.pictures import Masked
+from konsil.prepare.importers.base import Case, Options, Source, importer
+from konsil.prepare.importers.pictures import FUNDUS_HEAD, FundusCase, Masked
 
 SITE = "drishti_gs1"
 NAME = r"(drishtigs_\d+)"
@@ -44,7 +37,7 @@ Test/Test_GT/drishtiGS_001/SoftMap/drishtiGS_001_{ODseg,cupseg}Softmap.png
     head=FUNDUS_HEAD,
     options=("splits", "seed", "crop"),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """Images by their names, with the soft maps of disc and cup."""
     patterns = {
         "image": rf"{NAME}\.(?:png|jpe?g)",
@@ -62,5 +55,4 @@ def find(source: Source, options: Options) -> Sequence[Case]:
 
 def _mask(case: FundusCase) -> Masked:
     disc, cup = (case.values(file) > THREE_OF_FOUR for file in (DISC, CUP))
-    with blaming(case.files[CUP]):
-        return disc_and_cup(disc, cup), ""
+    return case.disc_and_cup(disc, cup, CUP)

@@ -8,23 +8,20 @@ T2W, the whole gland in GT/prostate as a series of mask slices. GE 1.5 T has 21 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from konsil.data.findings import BadFile
-from konsil.prepare.importers.base import Case, LeftOut, Options, importer
-from konsil.prepare.importers.source import Source
+from konsil.prepare.importers.base import Case, LeftOut, Options, Source, importer
 from konsil.prepare.importers.volumes import Scan, VolumeCase, prostate, read_scan
 
 SITE = "i2cvb"
-SCANNERS = ("ge", "siemens")
 KNOWN = {"patient_428260": "its ground truth lacks a slice (the published recipe says so too)"}
 
 
 @importer(
     "i2cvb",
     title="I2CVB prostate, 1.5 T (GE) and 3 T (Siemens)",
-    sites=(SITE, *(f"{SITE}_{scanner}" for scanner in SCANNERS)),
+    sites=(SITE, f"{SITE}_ge", f"{SITE}_siemens"),
     layout="""
 GE/Patient <number>/T2W/*.dcm           (ge-1-5t.*, siemens-3t.*: join the parts, then unpack)
 GE/Patient <number>/GT/prostate/*.dcm
@@ -37,16 +34,22 @@ Siemens/Patient <number>/GT/prostate/*.dcm   (other sequences and regions are no
     options=("centres",),
     **prostate(SITE, (19, 291), (39, 762), "19 is the number of the Siemens cases (see centres)"),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """A case is a folder with T2W and GT/prostate in it."""
-    files = {"image": _folders(source, "T2W"), "mask": _folders(source, "GT/prostate")}
+    images = source.named("(.+)/T2W", source.folders)
+    masks = source.named("(.+)/GT/prostate", source.folders)
     cases: list[Case] = []
-    for patient, own in source.together(files).items():
-        scanner = _scanner(source, patient) if options.centres else ""
-        if options.centres and not scanner:
-            cure = "put it below GE or Siemens, or import without centres"
-            source.refuse("case of an unknown scanner", patient, cure)
-        site = f"{SITE}_{scanner}" if scanner else SITE
+    for own in source.pairs(image=images, mask=masks).values():
+        patient = own["image"].rpartition("/")[0]
+        site = SITE
+        if options.centres:
+            above = f"{source.root.resolve().name}/{patient}".lower()
+            scanner = re.search(r"(?:^|/)(ge|siemens)(?![a-z])", above)
+            if scanner is None:
+                cure = "put it below GE or Siemens, or import without centres"
+                source.refuse("case of an unknown scanner", patient, cure)
+            else:
+                site = f"{SITE}_{scanner.group(1)}"
         name = re.sub(r"\W+", "_", PurePosixPath(patient).name)
         cases.append(VolumeCase(source, site, name, own, _read))
     return cases
@@ -59,16 +62,3 @@ def _read(case: Case) -> Scan:
         if case.name.lower() not in KNOWN:
             raise
         raise LeftOut(KNOWN[case.name.lower()]) from None
-
-
-def _folders(source: Source, ending: str) -> dict[str, str]:
-    """Folders of this name that hold files, by the patient's folder."""
-    found = {folder: re.fullmatch(rf"(.+)/{ending}", folder, re.I) for folder in source.folders}
-    return {match.group(1): folder for folder, match in sorted(found.items()) if match}
-
-
-def _scanner(source: Source, patient: str) -> str:
-    """ge or siemens, from the folders above; empty if none of them says so."""
-    above = f"{source.root.resolve().name}/{patient}".lower()
-    match = re.search(rf"(?:^|/)({'|'.join(SCANNERS)})(?![a-z])", above)
-    return match.group(1) if match else ""

@@ -1,18 +1,15 @@
 """Medical Segmentation Decathlon, task 5: prostate zones on T2 and ADC.
 
-The layout is certain: it is that of all tasks of the Decathlon, and dataset.json describes it.
-Volumes are 4-D; the T2 channel is taken. 1 is the peripheral and 2 the transition zone; the
-prostate is both. The 16 cases of imagesTs have no labels.
+The layout is that of all tasks of the Decathlon, and dataset.json describes it. Volumes are 4-D;
+the T2 channel is taken. The prostate is both zones. The 16 cases of imagesTs have no labels.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import partial
 
-from konsil.prepare.importers.base import Case, Options, importer
-from konsil.prepare.importers.source import Source
+from konsil.prepare.importers.base import Case, Options, Source, importer
 from konsil.prepare.importers.volumes import VolumeCase, prostate, read_scan
 
 SITE = "msd"
@@ -34,7 +31,7 @@ Task05_Prostate/imagesTs/...                      (without labels: not looked at
     home="http://medicaldecathlon.com",
     **prostate(SITE, (32, 864), (32, 475)),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """Images and labels by their names."""
     name = r"(prostate_\d+)\.nii(?:\.gz)?"
     files = source.pairs(image=f"imagesTr/{name}", mask=f"labelsTr/{name}")

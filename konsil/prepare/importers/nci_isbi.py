@@ -1,20 +1,18 @@
 """NCI-ISBI 2013: prostate zones at 3 T (surface coil) and 1.5 T (endorectal coil), two sites.
 
-The layout is certain: DICOM series as TCIA's tools download them, labels in three archives of
-NRRD files (1 peripheral zone, 2 central gland; the prostate is both). Some labels have a suffix
-(_truth, _correctedLabels). ProstateDx-01-0055's label has 23 slices, its image 34; TCIA says that
-it is rightly placed, and so it is used by its position. The published recipe leaves it out.
+DICOM series as TCIA's tools download them, labels in three archives of NRRD files (the prostate is
+both zones). Some labels have a suffix (_truth, _correctedLabels). ProstateDx-01-0055's label has 23
+slices, its image 34; TCIA says that it is rightly placed, and so it is used by its position. The
+published recipe leaves it out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import partial
 
-from konsil.prepare.importers.base import Case, LeftOut, Options, importer
-from konsil.prepare.importers.source import Source
-from konsil.prepare.importers.volumes import Scan, VolumeCase, dicom_folders, prostate, read_scan
+from konsil.prepare.importers.base import Case, LeftOutCase, Options, Source, importer
+from konsil.prepare.importers.volumes import VolumeCase, dicom_folders, prostate, read_scan
 
 ZONES = (1, 2)  # peripheral zone, central gland
 PARTS = {"training": "train", "leaderboard": "val", "test": "test"}
@@ -32,6 +30,7 @@ ALIKE = {
 }
 FEWER = "the paper has 35 of the challenge's 40 cases"
 LEFT_OUT = "the recipe leaves ProstateDx-01-0055 out"
+UNLABELLED = "no label: the collection holds more cases than the challenge"
 
 
 @importer(
@@ -42,7 +41,7 @@ LEFT_OUT = "the recipe leaves ProstateDx-01-0055 out"
     **ALIKE,
     **prostate("nci_isbi_3t", (35, 881), (40, 555), FEWER),
 )
-def find_3t(source: Source, options: Options) -> Sequence[Case]:
+def find_3t(source: Source, options: Options) -> list[Case]:
     """The half of the surface coil."""
     return _find("nci_isbi_3t", "Prostate3T", source, options)
 
@@ -55,7 +54,7 @@ def find_3t(source: Source, options: Options) -> Sequence[Case]:
     **ALIKE,
     **prostate("nci_isbi_dx", (35, 673), (39, 483), FEWER, LEFT_OUT),
 )
-def find_dx(source: Source, options: Options) -> Sequence[Case]:
+def find_dx(source: Source, options: Options) -> list[Case]:
     """The half of the endorectal coil."""
     return _find("nci_isbi_dx", "ProstateDx", source, options)
 
@@ -70,14 +69,7 @@ def _find(site: str, prefix: str, source: Source, options: Options) -> list[Case
     }
     if not images or not masks:
         raise source.not_understood(f"no series of a case {prefix}-*, or no {prefix}-*.nrrd")
-    _refuse_what_does_not_fit(source, images, masks, options)
-    source.raise_if_any()
-    return [_case(site, case, source, own[0], masks.get(key)) for key, own in images.items()]
-
-
-def _refuse_what_does_not_fit(
-    source: Source, images: dict[str, list[str]], masks: dict[str, str], options: Options
-) -> None:
+    parts = {key: _part(mask) for key, mask in masks.items()}
     for key, mask in sorted(masks.items()):
         if key not in images:
             cure = "download the images that the challenge lists for it, or take the label away"
@@ -88,21 +80,19 @@ def _refuse_what_does_not_fit(
                 "the folders of the other series away"
             )
             source.refuse("case with several series", ", ".join(images[key]), cure)
-        if options.splits == "given" and not _part(mask):
+        if options.splits == "given" and not parts[key]:
             cure = "put it below Training, Leaderboard or Test, or import with splits: drawn"
             source.refuse("label of an unknown part", mask, cure)
-
-
-def _case(site: str, case: str, source: Source, image: str, mask: str | None) -> Case:
-    name = re.findall(case, image, re.IGNORECASE)[-1]
-    if mask is None:
-        return VolumeCase(source, site, name, {"image": image}, _unlabelled)
-    files, read = {"image": image, "mask": mask}, partial(read_scan, allowed=ZONES)
-    return VolumeCase(source, site, name, files, read, part=_part(mask))
-
-
-def _unlabelled(case: Case) -> Scan:
-    raise LeftOut("no label: the collection holds more cases than the challenge")
+    read = partial(read_scan, allowed=ZONES)
+    cases: list[Case] = []
+    for key, (image, *_) in images.items():
+        name = re.findall(case, image, re.IGNORECASE)[-1]
+        if key in masks:
+            files = {"image": image, "mask": masks[key]}
+            cases.append(VolumeCase(source, site, name, files, read, part=parts[key]))
+        else:
+            cases.append(LeftOutCase(source, site, name, {"image": image}, UNLABELLED))
+    return cases
 
 
 def _part(mask: str) -> str:

@@ -1,19 +1,17 @@
 """PROMISE12 (MICCAI 2012): whole prostates from four centres, MetaImage.
 
-The layout is certain. The challenge does not say which case is from which centre. `centres` uses
-the blocks of cases that public code of two groups agrees on (ETH Zurich's lists all four centres;
-the file names of Liu et al.'s multi-site collection are the same 12 BIDMC cases); matrix sizes and
-coils agree with them. The first of them notes that the 13 cases of RUNMC overlap with NCI-ISBI 3T,
-which comes from the same hospital.
+The challenge does not say which case is from which centre. `centres` uses the blocks of cases that
+public code of two groups agrees on (ETH Zurich's lists all four centres; the file names of Liu et
+al.'s multi-site collection are the same 12 BIDMC cases); matrix sizes and coils agree with them.
+The first of them notes that the 13 cases of RUNMC overlap with NCI-ISBI 3T, which comes from the
+same hospital.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-from konsil.prepare.importers.base import Case, Options, importer
-from konsil.prepare.importers.source import Source
+from konsil.prepare.importers.base import Case, Options, Source, importer
 from konsil.prepare.importers.volumes import VolumeCase, prostate, read_scan
 
 SITE = "promise12"
@@ -40,23 +38,15 @@ TestData/Case00.mhd ...   (without segmentations: folders named test are not loo
     options=("centres",),
     **prostate(SITE, (50, 1227), (50, 778)),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """A case is an image with its segmentation; the test part has none."""
     files = [name for name in source.files if "test" not in name.rpartition("/")[0].lower()]
-    pairs = source.together(
-        {
-            "image": source.named(r"(case\d\d)\.(?:mhd|mha)", files),
-            "mask": source.named(r"(case\d\d)_segmentation\.(?:mhd|mha)", files),
-        }
-    )
+    images = source.named(r"(case\d\d)\.(?:mhd|mha)", files)
+    masks = source.named(r"(case\d\d)_segmentation\.(?:mhd|mha)", files)
+    centre = {number: f"_{name}" for name, block in CENTRES.items() for number in block}
     read = partial(read_scan, allowed=(1,))
-    return [
-        VolumeCase(source, _site(key, options), key.capitalize(), own, read)
-        for key, own in pairs.items()
-    ]
-
-
-def _site(case: str, options: Options) -> str:
-    number = int(case[-2:])
-    centres = [centre for centre, numbers in CENTRES.items() if number in numbers]
-    return f"{SITE}_{centres[0]}" if options.centres and centres else SITE
+    cases: list[Case] = []
+    for key, own in source.pairs(image=images, mask=masks).items():
+        site = SITE + (centre.get(int(key[-2:]), "") if options.centres else "")
+        cases.append(VolumeCase(source, site, key.capitalize(), own, read))
+    return cases

@@ -11,14 +11,13 @@ Both layouts are as the recipe and the repositories' lists of files show them.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from konsil.data.volumes import from_planes, planes, read_mask_volume, read_volume
+from konsil.data.volumes.headers import SEGMENTATIONS
 from konsil.errors import ConfigError, DataError
-from konsil.prepare.importers.base import Case, Options, importer
-from konsil.prepare.importers.pictures import blaming
-from konsil.prepare.importers.source import Source
+from konsil.prepare.importers.base import Case, Options, Source, importer
 from konsil.prepare.importers.volumes import Scan, VolumeCase, dicom_folders, prostate, read_scan
 
 if TYPE_CHECKING:
@@ -26,8 +25,10 @@ if TYPE_CHECKING:
 
 SITE = "prostatex"
 PATIENT = r"ProstateX-\d{4}"
+GLAND = rf"mask_prostate/({PATIENT})\.nii(?:\.gz)?"
 RELEASES = ("zones", "gland")
 Files = dict[str, list[str]]  # by patient
+Found = dict[str, dict[str, str]]  # patient -> image and mask
 
 
 @importer(
@@ -51,41 +52,34 @@ gland:  Files/prostate/image_list.csv
         SITE, (99, 2293), (98, 1627), "98 cases have zones; which the 99th is, is not known"
     ),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """The cases of one release of masks."""
     folders = dicom_folders(source, PATIENT)
-    masks = {
-        "zones": _segmentations(source, folders),
-        "gland": source.by_name(rf"mask_prostate/({PATIENT})\.nii(?:\.gz)?"),
-    }
-    release = _release(source, options, [name for name, there in masks.items() if there])
-    zones = release == "zones"
-    images = (_zone_images if zones else _gland_images)(source, folders, masks[release])
+    segmentations = _segmentations(source, folders)
+    zones = _release(source, options, bool(segmentations)) == "zones"
+    found = _zones(source, folders, segmentations) if zones else _glands(source, folders)
+    read = _read_zones if zones else read_scan
     return [
-        VolumeCase(
-            source,
-            SITE,
-            key.replace("prostatex", "ProstateX"),
-            {"image": image, "mask": masks[release][key][0]},
-            _read_zones if zones else read_scan,
-        )
-        for key, image in sorted(images.items())
+        VolumeCase(source, SITE, patient.replace("prostatex", "ProstateX"), files, read)
+        for patient, files in found.items()
     ]
 
 
-def _release(source: Source, options: Options, there: Sequence[str]) -> str:
+def _release(source: Source, options: Options, zones: bool) -> str:
     if options.release not in (None, *RELEASES):
         raise ConfigError(f"release = {options.release!r}: there are {' and '.join(RELEASES)}")
-    if options.release is not None and options.release not in there:
-        raise source.not_understood(f"no masks of the release {options.release}")
-    if not there:
-        raise source.not_understood("no DICOM SEG of a case ProstateX-*, and no mask_prostate")
-    if len(there) > 1 and options.release is None:
+    there = {"zones": zones, "gland": bool(source.matching(GLAND))}
+    fitting = [name for name in RELEASES if there[name] and options.release in (None, name)]
+    if len(fitting) > 1:
         raise DataError(
             f"{source.root}: holds the masks of both releases; choose by release: zones (the "
             "paper's) or release: gland"
         )
-    return options.release or there[0]
+    if not fitting and options.release is not None:
+        raise source.not_understood(f"no masks of the release {options.release}")
+    if not fitting:
+        raise source.not_understood("no DICOM SEG of a case ProstateX-*, and no mask_prostate")
+    return fitting[0]
 
 
 # --- zones: DICOM SEG -----------------------------------------------------------------------------
@@ -93,8 +87,6 @@ def _release(source: Source, options: Options, there: Sequence[str]) -> str:
 
 def _segmentations(source: Source, folders: Files) -> Files:
     """DICOM SEG files by patient. One is a file alone in its folder: no other header is opened."""
-    from konsil.data.volumes.headers import SEGMENTATIONS
-
     found: Files = {}
     for patient, own in folders.items():
         alone = [source.folders[folder][0] for folder in own if len(source.folders[folder]) == 1]
@@ -104,24 +96,23 @@ def _segmentations(source: Source, folders: Files) -> Files:
     return found
 
 
-def _zone_images(source: Source, folders: Files, masks: Files) -> dict[str, str]:
-    """For each segmentation the folder of the series that it was drawn on."""
-    images: dict[str, str] = {}
-    for patient, (seg, *others) in masks.items():
-        if others:
-            cure = "keep the zones (PROSTATEx-Seg-Zones) and take the others away"
-            source.refuse("case with several segmentations", ", ".join([seg, *others]), cure)
-            continue
+def _zones(source: Source, folders: Files, segmentations: Files) -> Found:
+    """Each segmentation with the folder of the series that it was drawn on."""
+    found: Found = {}
+    for patient, (seg, *others) in segmentations.items():
         references = _header(source, seg).get("ReferencedSeriesSequence", [])
         drawn_on = {str(item.SeriesInstanceUID) for item in references}
         firsts = {folder: _header(source, source.folders[folder][0]) for folder in folders[patient]}
         fitting = [f for f, first in firsts.items() if first.get("SeriesInstanceUID") in drawn_on]
-        if fitting:
-            images[patient] = fitting[0]
-        else:
+        if others:
+            cure = "keep the zones (PROSTATEx-Seg-Zones) and take the others away"
+            source.refuse("case with several segmentations", ", ".join([seg, *others]), cure)
+        elif not fitting:
             cure = "download the T2 series that PROSTATEx-Seg-Zones lists for it"
             source.refuse("segmentation without its image", seg, cure)
-    return images
+        else:
+            found[patient] = {"image": fitting[0], "mask": seg}
+    return found
 
 
 def _header(source: Source, name: str) -> Dataset:
@@ -136,11 +127,9 @@ def _header(source: Source, name: str) -> Dataset:
 
 def _read_zones(case: Case) -> Scan:
     """The union of the zones; the urethra only where there is another one."""
-    from konsil.data.volumes import from_planes, planes, read_mask_volume, read_volume
-
     image = case.path("image")
     volume = read_volume(image)
-    with blaming(case.files["mask"]):
+    with case.blaming("mask"):
         values = read_mask_volume(case.path("mask"), image, volume)
     segments = _header(case.source, case.files["mask"]).get("SegmentSequence", [])
     named = {int(one.SegmentNumber): str(one.get("SegmentLabel", "")).lower() for one in segments}
@@ -154,29 +143,30 @@ def _read_zones(case: Case) -> Scan:
 # --- gland: NIfTI ---------------------------------------------------------------------------------
 
 
-def _gland_images(source: Source, folders: Files, masks: Files) -> dict[str, str]:
-    """For each mask the T2 series that image_list.csv names, as NIfTI or DICOM."""
+def _glands(source: Source, folders: Files) -> Found:
+    """Each mask with the T2 series that image_list.csv names, as NIfTI or DICOM."""
     listed = _image_list(source)
     volumes = source.by_name(rf"({PATIENT})_t2_tse_tra[^/]*\.nii(?:\.gz)?")
-    images: dict[str, str] = {}
-    for patient, (mask, *others) in masks.items():
-        if others:
-            cure = "keep one of the two; was the repository unpacked twice?"
-            source.refuse("file that is there twice", " and ".join([mask, *others]), cure)
-            continue
-        fitting = [
-            *_named_as(volumes.get(patient, []), listed.get(patient)),
-            *_numbered_as(folders.get(patient, []), listed.get(patient)),
-        ]
+    found: Found = {}
+    for patient, mask in sorted(source.named(GLAND).items()):
+        series = listed.get(patient)  # None: any, those of the lesions' folder last
+        stems = {
+            v: PurePosixPath(v).name.lower().partition(".")[0] for v in volumes.get(patient, ())
+        }
+        fitting = [volume for volume, stem in stems.items() if series in (None, stem)]
+        fitting.sort(key=lambda path: "lesions/" in path.lower())
+        if series is not None:
+            begin = re.compile(rf"0*{series.rpartition('_')[2]}(?:\.0*)?-")
+            fitting += [f for f in folders.get(patient, []) if begin.match(PurePosixPath(f).name)]
         if fitting:
-            images[patient] = fitting[0]
+            found[patient] = {"image": fitting[0], "mask": mask}
         else:
             cure = (
                 "put Files/prostate/Images or TCIA's PROSTATEx collection, and image_list.csv, "
                 "beside the masks"
             )
             source.refuse("mask without its image", mask, cure)
-    return images
+    return found
 
 
 def _image_list(source: Source) -> dict[str, str]:
@@ -188,18 +178,3 @@ def _image_list(source: Source) -> dict[str, str]:
             found = re.findall(rf"{PATIENT.lower()}_\w+", text)
             listed |= {line.partition("_")[0]: line for line in found}
     return listed
-
-
-def _named_as(names: Sequence[str], listed: str | None) -> list[str]:
-    """Volumes of the listed name; those of the lesions' folder last, if it is not known."""
-    stems = {name: PurePosixPath(name).name.lower().partition(".")[0] for name in names}
-    fitting = [name for name in names if listed in (None, stems[name])]
-    return sorted(fitting, key=lambda name: "lesions/" in name.lower())
-
-
-def _numbered_as(folders: Sequence[str], listed: str | None) -> list[str]:
-    """Series whose folder begins with the listed number."""
-    if listed is None:
-        return []
-    begin = re.compile(rf"0*{listed.rpartition('_')[2]}(?:\.0*)?-")
-    return [folder for folder in folders if begin.match(PurePosixPath(folder).name)]

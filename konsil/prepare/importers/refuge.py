@@ -1,6 +1,5 @@
 """REFUGE (MICCAI 2018): 1,200 fundus pictures of two cameras, with disc and cup.
 
-The layout is certain: lists of its files in public code agree with the challenge's archives.
 A file's first letter says the part: g and n (glaucoma or not) train, V val, T test. The masks of
 the test part lie in further folders G and N. Folders around the files differ between the original
 archives and REFUGE2's, so only the names of the files are used.
@@ -8,20 +7,17 @@ archives and REFUGE2's, so only the names of the files are used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import numpy as np
 
-from konsil.prepare.importers.base import Case, Options, importer
-from konsil.prepare.importers.pictures import CUP, DISC, FUNDUS_HEAD, FundusCase, blaming, recode
-from konsil.prepare.importers.source import Source
-
-if TYPE_CHECKING:
-    from konsil.prepare.importers.pictures import Masked
+from konsil.data.findings import BadFile
+from konsil.prepare.importers.base import Case, Options, Source, importer
+from konsil.prepare.importers.pictures import CUP, DISC, FUNDUS_HEAD, FundusCase, Masked
 
 SITE = "refuge"
 PARTS = {"g": "train", "n": "train", "v": "val", "t": "test"}
 VALUES = {0: CUP, 128: DISC, 255: 0}
-STATED = "0 (cup), 128 (rim of the disc) and 255 (background)"
+UNKNOWN = 255
+TABLE = np.array([VALUES.get(value, UNKNOWN) for value in range(256)], dtype=np.uint8)
 
 
 @importer(
@@ -48,7 +44,7 @@ REFUGE-Test-GT/Disc_Cup_Masks/{G,N}/T0001.bmp ...
     head=FUNDUS_HEAD,
     options=("splits", "seed", "crop"),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """Images and masks by their names."""
     files = source.pairs((), image=r"([gntv]\d{4})\.jpg", mask=r"([gntv]\d{4})\.bmp")
     return [
@@ -58,5 +54,13 @@ def find(source: Source, options: Options) -> Sequence[Case]:
 
 def _mask(case: FundusCase) -> Masked:
     values = case.values("mask")
-    with blaming(case.files["mask"]):
-        return recode(values, VALUES, STATED), ""
+    mask = TABLE.take(values)  # twice as fast as TABLE[values]
+    if mask.max() == UNKNOWN:
+        strange = sorted(set(np.unique(values).tolist()) - set(VALUES))
+        raise BadFile(
+            "mask with values that the data set does not know",
+            "masks of this data set hold 0 (cup), 128 (rim of the disc) and 255 (background); get "
+            "the file again (JPEG changes values)",
+            f"{case.files['mask']}: {', '.join(map(str, strange[:5]))}",
+        )
+    return mask, ""

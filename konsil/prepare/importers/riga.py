@@ -1,42 +1,28 @@
 """RIGA: 750 fundus pictures of three sources, outlined by six ophthalmologists each.
 
-The layout is certain (several public loaders agree on names and counts). There are no masks:
-beside every picture (`image1prime`) lie six copies (`image1-1` to `-6`) into which a grader drew
-the disc and the cup as two closed lines. The lines are where copy and picture differ; filled, they
-are the grader's masks, and what more than half of the graders marked counts. A grader whose lines
-are not two closed ones, one inside the other, is left out of that picture and reported.
+There are no masks: beside every picture (`image1prime`) lie six copies (`image1-1` to `-6`) into
+which a grader drew the disc and the cup as two closed lines. The lines are where copy and picture
+differ; filled, they are the grader's masks, and what more than half of the graders marked counts. A
+grader whose lines are not two closed ones, one inside the other, is left out of that picture and
+reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import PurePosixPath
 
-from konsil.prepare.importers.base import Case, LeftOut, Options, importer
-from konsil.prepare.importers.pictures import (
-    FUNDUS_HEAD,
-    FundusCase,
-    blaming,
-    disc_and_cup,
-    read_image,
-)
-from konsil.prepare.importers.source import TWICE, UNPAIRED, Source
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageChops
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-    from PIL import Image
+from konsil.prepare.importers.base import Case, LeftOut, LeftOutCase, Options, Source, importer
+from konsil.prepare.importers.pictures import FUNDUS_HEAD, FundusCase, Masked
 
-    from konsil.prepare.importers.pictures import Masked
-
-    Mask = NDArray[np.bool_]
-
+Mask = NDArray[np.bool_]
 SITES = {"binrushed": "riga_binrushed", "magrabi": "riga_magrabia", "messidor": "riga_messidor"}
-FILE = (
-    r"(?P<folder>(?P<source>binrushed|magrabi|messidor)[^/]*)/"
-    r"image\s*(?P<number>\d+)(?:(?P<prime>prime)|-(?P<grader>\d))\.(?:tiff?|jpe?g|png|bmp)"
-)
+PICTURE = r"((?:binrushed|magrabi|messidor)[^/]*)/image\s*0*(\d+){}\.(?:tiff?|jpe?g|png|bmp)"
+GRADERS = "123456"
+ENDINGS = {"image": "prime", **{grader: f"-{grader}" for grader in GRADERS}}
 CORRECTED = "-corrected"  # BinRushed1-Corrected replaces BinRushed1, which has no prime pictures
 DIFFERENT = 30  # grey levels; lines are drawn in a plain colour, compression stays below
 BRIDGED = (0, 1, 2)  # pixels by which a line is thickened until it is closed
@@ -71,89 +57,71 @@ MESSIDOR/image1prime.tif, image1-1.tif ... image1-6.tif
     head=FUNDUS_HEAD,
     options=("crop",),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """Every picture with the copies of its graders; whatever of the three sources is there."""
-    found = source.matching(FILE)
-    if not found:
+    pictures: dict[str, dict[str, str]] = {}  # folder_number -> image, 1 ... -> path
+    for kind, ending in ENDINGS.items():
+        for key, path in source.named(PICTURE.format(ending)).items():
+            pictures.setdefault(key, {})[kind] = path
+    if not pictures:
         raise source.not_understood("no RIGA picture was found")
-    source.refuse_unexplained(found)
-    pictures: dict[tuple[str, int], dict[str, str]] = {}  # folder, number -> prime, 1 ... -> path
-    for path, match in found.items():
-        files = pictures.setdefault((match["folder"], int(match["number"])), {})
-        first = files.setdefault(match["grader"] or "prime", path)
-        if first != path:
-            source.refuse("file that is there twice", f"{first} and {path}", TWICE)
-    replaced = {f.lower().removesuffix(CORRECTED) for f, _ in pictures if CORRECTED in f.lower()}
-    return [_case(source, *which, files, replaced) for which, files in sorted(pictures.items())]
+    source.refuse_unexplained(path for files in pictures.values() for path in files.values())
+    folders = {key.rpartition("_")[0] for key in pictures}
+    return [
+        _case(source, key, files, f"{key.rpartition('_')[0]}{CORRECTED}" in folders)
+        for key, files in pictures.items()
+    ]
 
 
-def _case(
-    source: Source, folder: str, number: int, files: dict[str, str], replaced: set[str]
-) -> Case:
-    mask: Callable[[FundusCase], Masked] = _majority
-    if folder.lower() in replaced:
-        mask = partial(_leave_out, f"the corrected folder replaces {folder}")
-    elif "prime" not in files:
-        mask = partial(_leave_out, f"there is no picture without lines (image{number}prime)")
-    if list(files) == ["prime"]:
-        source.refuse("picture without a grader's copy", files["prime"], UNPAIRED)
-    image = files.get("prime") or next(iter(files.values()))
-    site = next(site for name, site in SITES.items() if folder.lower().startswith(name))
-    graders = {grader: path for grader, path in files.items() if grader != "prime"}
-    return FundusCase(source, site, f"{folder}_image{number}", {"image": image, **graders}, mask)
+def _case(source: Source, key: str, files: dict[str, str], replaced: bool) -> Case:
+    first = next(iter(files.values()))
+    folder, number = PurePosixPath(first).parent.name, key.rpartition("_")[2]
+    site = next(site for name, site in SITES.items() if key.startswith(name))
+    name = f"{folder}_image{number}"
+    if list(files) == ["image"]:
+        source.refuse("picture without a grader's copy", first)
+    if replaced:
+        why = f"the corrected folder replaces {folder}"
+    elif "image" not in files:
+        why = f"there is no picture without lines (image{number}prime)"
+    else:
+        return FundusCase(source, site, name, files, _majority)
+    return LeftOutCase(source, site, name, {"image": first}, why)
 
 
 # --- from lines to masks --------------------------------------------------------------------------
 
 
-def _leave_out(why: str, case: FundusCase) -> Masked:
-    raise LeftOut(why)
-
-
 def _majority(case: FundusCase) -> Masked:
     """What more than half of the usable graders marked, and who was not usable."""
-    import numpy as np
-
-    graders = sorted(case.files.keys() - {"image"})
-    picture = read_image(case.path("image")).convert("RGB")
+    picture = case.picture("image").convert("RGB")
     votes = np.zeros((2, picture.height, picture.width), dtype=np.uint8)  # disc and cup
-    usable = 0
-    unusable = [f"grader {g} (no file)" for g in map(str, range(1, 7)) if g not in graders]
-    for grader in graders:
-        with blaming(case.files[grader]):
-            copy = read_image(case.path(grader)).convert("RGB")
+    usable, unusable = 0, [f"grader {g} (no file)" for g in GRADERS if g not in case.files]
+    for grader in filter(case.files.get, GRADERS):
+        copy = case.picture(grader).convert("RGB")
         try:
-            disc, cup = outlined(_lines(picture, copy))
-            votes[0] += disc
-            votes[1] += cup
+            votes += outlined(_lines(picture, copy))
             usable += 1
         except LeftOut as why:
             unusable.append(f"grader {grader} ({why})")
     if not usable:
         raise LeftOut("no grader is usable: " + ", ".join(unusable))
-    disc, cup = votes > usable // 2
     note = f"without {', '.join(unusable)}: {usable} of 6 graders remain" if unusable else ""
-    return disc_and_cup(disc, cup), note
+    # As every grader's cup is in the disc, the sum is DISC in the rim and CUP in the cup.
+    return (votes > usable // 2).sum(axis=0, dtype=np.uint8), note
 
 
 def _lines(picture: Image.Image, copy: Image.Image) -> Mask:
     """Where a copy differs from the picture."""
-    import numpy as np
-    from PIL import ImageChops
-
     if copy.size != picture.size:
         raise LeftOut("another size than the picture")
-    difference = np.asarray(ImageChops.difference(picture, copy))
-    lines: Mask = difference[..., 0] > DIFFERENT
-    for channel in (1, 2):
-        lines |= difference[..., channel] > DIFFERENT
-    return lines
+    red, green, blue = ImageChops.difference(picture, copy).split()
+    largest = ImageChops.lighter(ImageChops.lighter(red, green), blue)
+    return np.asarray(largest) > DIFFERENT
 
 
-def outlined(lines: Mask) -> tuple[Mask, Mask]:
-    """Disc and cup inside two closed lines; LeftOut if there are no such two."""
-    import numpy as np
-
+def outlined(lines: Mask) -> Mask:
+    """Disc and cup, [2, H, W], inside two closed lines; LeftOut if there are no such two."""
     if not lines.any():
         raise LeftOut("no line")
     rows, columns = np.flatnonzero(lines.any(axis=1)), np.flatnonzero(lines.any(axis=0))
@@ -163,24 +131,24 @@ def outlined(lines: Mask) -> tuple[Mask, Mask]:
         slice(max(columns[0] - margin, 0), columns[-1] + margin + 1),
     )
     shortest = max(SHORTEST * lines.shape[1], 4)
-    attempts = []
+    why = ""
     for bridge in BRIDGED:
         closed, broken = _closed(lines[box], bridge, shortest)
         if len(closed) == 2 and not broken:
             break
-        attempts.append(f"{len(closed)} closed and {broken} open lines instead of 2 closed ones")
+        why = why or f"{len(closed)} closed and {broken} open lines instead of 2 closed ones"
     else:
-        raise LeftOut(attempts[0])
-    disc, cup = (np.zeros_like(lines) for _ in range(2))
-    disc[box], cup[box] = sorted(closed, key=np.count_nonzero, reverse=True)
+        raise LeftOut(why)
+    disc, cup = sorted(closed, key=np.count_nonzero, reverse=True)
     if (cup & ~disc).any():
         raise LeftOut("neither line is inside the other")
-    return disc, cup
+    both = np.zeros((2, *lines.shape), dtype=np.bool_)
+    both[0][box], both[1][box] = disc, cup
+    return both
 
 
 def _closed(lines: Mask, bridge: int, shortest: float) -> tuple[list[Mask], int]:
     """The insides of closed lines with the lines themselves, and the number of open ones."""
-    import numpy as np
     from scipy import ndimage
 
     thick = ndimage.binary_dilation(lines, iterations=bridge) if bridge else lines

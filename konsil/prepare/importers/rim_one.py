@@ -13,28 +13,15 @@ The stereo pictures of release 3 hold two views side by side; the masks belong t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageDraw
 
 from konsil.data.findings import BadFile
-from konsil.prepare.importers.base import Case, Head, Options, importer
-from konsil.prepare.importers.pictures import (
-    DISC,
-    FUNDUS_HEAD,
-    FundusCase,
-    blaming,
-    disc_and_cup,
-    picture_size,
-    read_bytes,
-)
-from konsil.prepare.importers.source import Source
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from konsil.prepare.importers.pictures import Masked
+from konsil.prepare.importers.base import Case, Head, Options, Source, importer
+from konsil.prepare.importers.pictures import DISC, FUNDUS_HEAD, FundusCase, Masked
 
 SITE = "rim_one"
 DISC_HEAD = {"task": "segmentation", "structures": {"disc": [DISC]}, "channels": 3}
@@ -47,6 +34,7 @@ SIGNS = {
 }
 OF_DISC, OF_CUP = "mask_of_the_disc", "mask_of_the_cup"
 OUTLINE = "text_file_of_the_outline_(-gs.txt)"
+Found = tuple[dict[str, dict[str, str]], Callable[[FundusCase], Masked]]  # files, how to read them
 
 
 def head(source: Source, options: Options) -> Head:
@@ -76,45 +64,49 @@ r1   {Normal,Early,Moderate,Deep,OHT}/Im001.bmp, Im001-exp1.bmp ... -exp5.bmp  (
     head=head,
     options=("release", "splits", "seed", "crop"),
 )
-def find(source: Source, options: Options) -> Sequence[Case]:
+def find(source: Source, options: Options) -> list[Case]:
     """The cases of the release that is there."""
-    release = {"r1": _release_1, "r2": _release_2, "r3": _release_3, "dl": _release_dl}
-    return release[release_of(source, options)](source)
+    release = release_of(source, options)
+    of = {"r1": _release_1, "r2": _release_2, "r3": _release_3, "dl": _release_dl}
+    files, mask = of[release](source)
+    cases: list[Case] = []
+    for key, own in files.items():
+        part = "test" if "test_set/" in own["image"].lower() else "train"  # DL alone has parts
+        half = release == "r3"
+        cases.append(FundusCase(source, SITE, key, own, mask, part=part, left_half=half))
+    return cases
 
 
 def release_of(source: Source, options: Options) -> str:
     """The one release in the folder, or the one asked for."""
-    there = [release for release, sign in SIGNS.items() if source.matching(sign)]
-    wanted = options.release and options.release.lower()
-    if wanted and wanted not in there:
-        raise source.not_understood(f"no sign of release {wanted} (releases: {', '.join(SIGNS)})")
-    if len(there) > 1 and not wanted:
-        raise source.not_understood(
+    wanted = (options.release or "").lower()
+    there = [name for name in SIGNS if wanted in ("", name) and source.matching(SIGNS[name])]
+    if len(there) == 1:
+        return there[0]
+    why = "no sign of a RIM-ONE release was found"
+    if wanted:
+        why = f"no sign of release {wanted} (releases: {', '.join(SIGNS)})"
+    elif there:
+        why = (
             f"holds the releases {' and '.join(there)}, which share pictures: choose one by release"
         )
-    if not there:
-        raise source.not_understood("no sign of a RIM-ONE release was found")
-    return wanted or there[0]
+    raise source.not_understood(why)
 
 
 # --- releases 3 and DL: disc and cup --------------------------------------------------------------
 
 
-def _release_3(source: Source) -> list[Case]:
+def _release_3(source: Source) -> Found:
     name = r"([gns]-\d+-[lr])"
     patterns = {
         "image": rf"stereo images/{name}\.jpe?g",
         OF_DISC: rf"average_masks/{name}-disc-avg\.png",
         OF_CUP: rf"average_masks/{name}-cup-avg\.png",
     }
-    files = source.pairs(source.matching(r"expert\d_masks/[^/]+"), **patterns)
-    return [
-        FundusCase(source, SITE, key, own, _disc_and_cup, left_half=True)
-        for key, own in files.items()
-    ]
+    return source.pairs(source.matching(r"expert\d_masks/[^/]+"), **patterns), _disc_and_cup
 
 
-def _release_dl(source: Source) -> list[Case]:
+def _release_dl(source: Source) -> Found:
     name = r"(r\d_[^/]+?)"
     masks = {
         OF_DISC: source.named(rf"{name}-\d+-disc-t\.png"),
@@ -125,13 +117,7 @@ def _release_dl(source: Source) -> list[Case]:
     # The archive holds all pictures twice, in two divisions into training and test.
     by_hospital = [path for path in pictures if "partitioned_by_hospital/" in path.lower()]
     images = source.named(rf"{name}\.png", by_hospital or pictures)
-    files = source.together({"image": images, **masks}, pictures)
-    tested = source.matching(r"test_set/(?:[^/]+/)?[^/]+", images.values())
-    part = {image: "test" if image in tested else "train" for image in images.values()}
-    return [
-        FundusCase(source, SITE, key, own, _disc_and_cup, part=part[own["image"]])
-        for key, own in files.items()
-    ]
+    return source.pairs(pictures, image=images, **masks), _disc_and_cup
 
 
 def _disc_and_cup(case: FundusCase) -> Masked:
@@ -141,41 +127,38 @@ def _disc_and_cup(case: FundusCase) -> Masked:
         # Public readers disagree whether a mask is as wide as both views or as one.
         wide = case.left_half and mask.shape[1] > mask.shape[0]
         masks.append(mask[:, : mask.shape[1] // 2] if wide else mask)
-    with blaming(case.files[OF_CUP]):
-        return disc_and_cup(masks[0], masks[1]), ""
+    return case.disc_and_cup(masks[0], masks[1], OF_CUP)
 
 
 # --- releases 1 and 2: the disc alone -------------------------------------------------------------
 
 
-def _release_2(source: Source) -> list[Case]:
+def _release_2(source: Source) -> Found:
     patterns = {"image": r"(im\d+)\.jpe?g", OUTLINE: r"(im\d+)-gs\.txt"}
-    files = source.pairs((), **patterns)
-    return [FundusCase(source, SITE, key, own, _outline) for key, own in files.items()]
+    return source.pairs((), **patterns), _outline
 
 
 def _outline(case: FundusCase) -> Masked:
     """The inside of a smooth closed curve through the points of the text file."""
-    import numpy as np
-    from PIL import Image, ImageDraw
     from scipy.interpolate import CubicSpline
 
-    points = outline_points(case.path(OUTLINE), case.files[OUTLINE])
+    with case.blaming(OUTLINE):
+        points = outline_points(case.path(OUTLINE))
     closed = np.array([*points, points[0]])
     curve = CubicSpline(np.arange(len(closed)), closed, bc_type="periodic")
     fine = curve(np.linspace(0, len(points), 32 * len(points), endpoint=False))
-    mask = Image.new("L", picture_size(read_bytes(case.path("image"))))
+    mask = Image.new("L", case.size())
     ImageDraw.Draw(mask).polygon([tuple(point) for point in fine], fill=DISC)
     return np.asarray(mask), ""
 
 
-def outline_points(path: Path, name: str) -> list[tuple[float, float]]:
+def outline_points(path: Path) -> list[tuple[float, float]]:
     """x and y of the points; a title, the disc's centre and an ellipse around them are skipped.
 
     One number stands in a line: x and y of the centre, then of the points, then a further title.
     """
     numbers: list[float] = []
-    for word in read_bytes(path).decode("latin-1").split():
+    for word in path.read_text(encoding="latin-1").split():
         if re.fullmatch(r"-?\d+(?:\.\d+)?", word):
             numbers.append(float(word))
         elif numbers:
@@ -183,36 +166,28 @@ def outline_points(path: Path, name: str) -> list[tuple[float, float]]:
     points = list(zip(numbers[2::2], numbers[3::2], strict=False))
     if len(numbers) % 2 or len(points) < 3:
         cure = "get the file again: a centre and at least three points are expected"
-        raise BadFile("outline that is not understood", cure, f"{name}: {len(numbers)} numbers")
+        raise BadFile("outline that is not understood", cure, f"{len(numbers)} numbers")
     return points
 
 
-def _release_1(source: Source) -> list[Case]:
+def _release_1(source: Source) -> Found:
     # Numbers begin anew in every folder, so a name takes its folder along.
     stage = r"(?:[^/]*\b)?(normal|early|moderate|deep|oht)\b[^/]*/(?:.*/)?(im\d+)"
     images = source.named(rf"{stage}\.(?:bmp|jpe?g|png)")
     experts = source.by_name(rf"{stage}-exp\d\.(?:bmp|jpe?g|png)")
     first = {key: paths[0] for key, paths in experts.items()}
     drawn = [path for paths in experts.values() for path in paths]
-    files = source.together({"image": images, "mask of an expert": first}, drawn)
-    return [
-        FundusCase(source, SITE, key, {**own, **_numbered(experts[key])}, _agreed)
-        for key, own in files.items()
-    ]
-
-
-def _numbered(paths: Sequence[str]) -> dict[str, str]:
-    return {f"expert {number}": path for number, path in enumerate(paths, 1)}
+    files = source.pairs(drawn, image=images, mask_of_an_expert=first)
+    for key, own in files.items():
+        own |= {f"expert {number}": path for number, path in enumerate(experts[key], 1)}
+    return files, _agreed
 
 
 def _agreed(case: FundusCase) -> Masked:
     """What more than half of the experts marked."""
-    import numpy as np
-
-    masks: list[NDArray[np.bool_]] = []
-    for file, path in case.files.items():
-        if file.startswith("expert"):
-            masks.append(case.binary(file))
-            if masks[-1].shape != masks[0].shape:
-                raise BadFile("masks of different sizes", "get the files again", path)
+    experts = [file for file in case.files if file.startswith("expert")]
+    masks = [case.binary(file) for file in experts]
+    for file, mask in zip(experts, masks, strict=True):
+        if mask.shape != masks[0].shape:
+            raise BadFile("masks of different sizes", "get the files again", case.files[file])
     return (2 * np.sum(masks, axis=0) > len(masks)).astype(np.uint8) * np.uint8(DISC), ""

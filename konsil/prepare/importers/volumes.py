@@ -15,18 +15,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from konsil.data.findings import BadFile
-from konsil.prepare.importers.base import Case, Options, Written
-from konsil.prepare.importers.pictures import blaming
-from konsil.prepare.importers.source import Source
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from konsil.data.volumes.grid import Volume
+from konsil.data.volumes import Volume, from_planes, planes, read_volume, write_volume
+from konsil.data.volumes.grid import onto_grid
+from konsil.prepare.importers.base import Case, Options, Source, Written
 
 CASES, SLICES = "cases", "labelled slices"
 AGAIN = "get the file again, or take the case away"
@@ -72,15 +69,10 @@ class VolumeCase(Case):
 
     def write(self, folder: Path, options: Options) -> Written:
         """Image and mask as .nii.gz; cases and labelled slices are counted."""
-        import numpy as np
-
-        from konsil.data.volumes import Volume, planes, write_volume
-
         scan = self.read(self)
-        mask = (scan.mask != 0).astype(np.uint8)
+        mask, affine = (scan.mask != 0).astype(np.uint8), scan.volume.affine
         if not mask.any():
             raise BadFile("empty mask", AGAIN)
-        affine = scan.volume.affine
         image, label = f"images/{self.name}.nii.gz", f"masks/{self.name}.nii.gz"
         write_volume(folder / image, scan.volume)
         write_volume(folder / label, Volume(mask, affine))
@@ -93,25 +85,17 @@ def read_scan(case: Case, channel: int | None = None, allowed: Sequence[int] = (
 
     `allowed` lists the values that the data set's masks have beside 0, if that is known.
     """
-    from konsil.data.volumes import read_volume
-
     volume = read_volume(case.path("image"), channel)
-    with blaming(case.files["mask"]):
+    with case.blaming("mask"):
         labels = read_volume(case.path("mask"))
-        _check_values(labels.array, allowed)
+        strange = np.setdiff1d(labels.array, [0, *allowed]) if allowed else ()
+        if len(strange):
+            raise BadFile(
+                "mask with values that the data set does not know",
+                f"its masks hold {', '.join(map(str, (0, *allowed)))}; {AGAIN}",
+                ", ".join(f"{value:g}" for value in strange[:5]),
+            )
         return Scan(volume, *lay_on(labels, volume))
-
-
-def _check_values(mask: NDArray[Any], allowed: Sequence[int]) -> None:
-    import numpy as np
-
-    strange = np.setdiff1d(mask, [0, *allowed])
-    if allowed and len(strange):
-        raise BadFile(
-            "mask with values that the data set does not know",
-            f"its masks hold {', '.join(map(str, (0, *allowed)))}; {AGAIN}",
-            ", ".join(f"{value:g}" for value in strange[:5]),
-        )
 
 
 def dicom_folders(source: Source, case: str) -> dict[str, list[str]]:
@@ -130,64 +114,43 @@ def dicom_folders(source: Source, case: str) -> dict[str, list[str]]:
 
 def lay_on(mask: Volume, image: Volume) -> tuple[NDArray[Any], str]:
     """The mask's values on the image's voxels, and a note if its header does not fit them."""
-    from konsil.data.volumes.grid import from_planes, onto_grid, planes
-
     turned = onto_grid(mask.array, mask.affine, image)
     if turned is not None:
         return turned, ""
     stored = from_planes(planes(mask.array, mask.affine, "axial"), image.affine, "axial")
     if stored.shape != image.shape:
-        note = f"mask of {_size(mask)} on an image of {_size(image)} voxels, placed by its position"
+        sizes = [" x ".join(map(str, volume.shape)) for volume in (mask, image)]
+        note = f"mask of {sizes[0]} on an image of {sizes[1]} voxels, placed by its position"
         return _by_position(mask, image), note
-    off = _distance(mask, image)
-    if off > TOO_FAR * _diagonal(image):
+    ours, theirs = _corners(mask), _corners(image)
+    off = np.linalg.norm(ours[:, None] - theirs, axis=2).min(axis=1).max()
+    if off > TOO_FAR * np.linalg.norm(theirs[-1] - theirs[0]):
         raise BadFile("mask that lies elsewhere than its image", AGAIN, f"{off:.0f} mm away")
     return stored, f"the mask's header is up to {off:.1f} mm off; laid on voxel by voxel"
 
 
 def _by_position(mask: Volume, image: Volume) -> NDArray[Any]:
     """The mask's value nearest to each of the image's voxels."""
-    import numpy as np
+    from nibabel.affines import apply_affine
     from scipy.ndimage import affine_transform
 
     labelled = np.argwhere(mask.array)
-    to_image = np.linalg.inv(image.affine) @ mask.affine
-    places = labelled @ to_image[:3, :3].T + to_image[:3, 3]
+    step = np.linalg.inv(mask.affine) @ image.affine
+    places = apply_affine(np.linalg.inv(step), labelled)
     slack = 0.5 + 1e-3
     inside = (places > -slack) & (places < np.array(image.shape) - 1 + slack)
     lost = int((~inside.all(axis=1)).sum())
     if lost:
         detail = f"{lost} of {len(labelled)} voxels outside"
         raise BadFile("mask that reaches beyond its image", AGAIN, detail)
-    step = np.linalg.inv(mask.affine) @ image.affine
     values: NDArray[Any] = affine_transform(
         mask.array, step[:3, :3], step[:3, 3], image.shape, order=0, mode="grid-constant"
     )
     return values
 
 
-def _distance(mask: Volume, image: Volume) -> float:
-    """How far, in millimetres, a corner of the mask is at most from the image's nearest one."""
-    import numpy as np
-
-    between = _corners(mask)[:, None] - _corners(image)
-    return float(np.linalg.norm(between, axis=2).min(axis=1).max())
-
-
-def _diagonal(image: Volume) -> float:
-    import numpy as np
-
-    corners = _corners(image)
-    return float(np.linalg.norm(corners[-1] - corners[0]))
-
-
 def _corners(volume: Volume) -> NDArray[np.float64]:
-    import numpy as np
-
+    """Where the eight outermost voxels lie, in millimetres."""
     voxels = np.indices((2, 2, 2)).reshape(3, 8).T * (np.array(volume.shape) - 1)
     corners: NDArray[np.float64] = voxels @ volume.affine[:3, :3].T + volume.affine[:3, 3]
     return corners
-
-
-def _size(volume: Volume) -> str:
-    return " x ".join(map(str, volume.shape))

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from konsil.data.manifest import read_manifest
-from konsil.data.sources import Item
 from konsil.errors import DataError
 from konsil.files import write_text
-from konsil.prepare.check import CheckResult, check_federation
+from konsil.prepare.check import check_federation
 from konsil.prepare.check.look import Report
 from konsil.prepare.preview.page import render
-from konsil.prepare.preview.sheets import Picture, choose, draw
+from konsil.prepare.preview.sheets import draw_sheets
 from konsil.prepare.preview.shift import measure_shift
 
 __all__ = ["write_preview"]
@@ -36,25 +34,11 @@ def write_preview(
     if not result.seen:
         reasons = "; ".join(problem.what for problem in result.errors) or "no images"
         raise DataError(f"{path}: nothing to show: {reasons}. `konsil data check` says more")
-    shift = measure_shift(result.seen, result.images, seed)
-    sheets = _sheets(result, images, seed, report)
+    shift = measure_shift(result.seen, seed)
     try:
-        write_text(out, render(result, shift, sheets))
+        write_text(out, render(result, shift, draw_sheets(result, images, seed, report)))
     except OSError as error:
         raise DataError(
             f"{out}: cannot be written ({error.strerror}); choose another place by --out"
         ) from None
     return out
-
-
-def _sheets(
-    result: CheckResult, images: int, seed: int, report: Report | None
-) -> dict[str, list[Picture]]:
-    structures = result.labels if result.task == "segmentation" else ()
-    sheets: dict[str, list[Picture]] = {site: [] for site in result.sites}
-    chosen: list[Item] = []
-    for site in sheets:
-        chosen += choose([one for one in result.seen if one.item.site == site], images, seed)
-    for item, picture in draw(read_manifest(result.path), chosen, structures, report):
-        sheets[item.site].append(picture)
-    return sheets

@@ -6,7 +6,7 @@ import resource
 import time
 from functools import partial
 
-from konsil.deploy.outcome import Outcome, forget
+from konsil.deploy.sessions import Outcome
 from konsil.errors import KonsilError
 from konsil.federation.messages import Failure
 
@@ -28,7 +28,7 @@ def peak() -> int:
 
 def coordinate(experiment, roster, link, folder, observers=(), plugins=()):
     folder.mkdir(parents=True, exist_ok=True)
-    forget(folder)
+    Outcome.forget(folder)
     for number, step in enumerate(experiment["steps"]):
         if step.get("once") and (folder / f"{number}.json").exists():
             continue

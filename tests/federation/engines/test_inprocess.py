@@ -1,6 +1,5 @@
 from konsil import testing as toy
-from konsil.federation.engines import make_engine
-from konsil.federation.engines.inprocess import InProcessEngine
+from konsil.federation.engines import InProcessEngine, make_engine
 from konsil.federation.messages import Failure, Reply, Request, RoundRequest
 
 

@@ -85,9 +85,7 @@ class Disturbed:
 
 
 def process_of(engine: ProcessEngine, site: str) -> int:
-    worker = engine._workers[engine.home[site]]
-    assert worker is not None
-    return worker.process.pid
+    return engine._workers[engine.home[site]].process.pid
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +99,7 @@ def two(shades, tmp_path_factory):
     )  # fmt: skip
     engine = ProcessEngine(plan, folder)
     yield plan, folder, engine
-    pids = [w.process.pid for w in engine._workers if w is not None]
+    pids = [w.process.pid for w in engine._workers.values()]
     assert pids
     engine.close()
     for pid in pids:  # no orphans

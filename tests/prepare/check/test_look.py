@@ -19,7 +19,8 @@ SITES = "sites: {a: {images: a/images/*.png, labels: a/masks/*.png}}\n"
 def look(path, report=None):
     manifest = read_manifest(path)
     source = FileSource(manifest, FederationConfig(file=path), TaskConfig(name=manifest.task))
-    return look_at(source, list_manifest(manifest, None, Findings()), report)[0]
+    found = Findings()
+    return look_at(source, list_manifest(manifest, None, found).items, found, report)
 
 
 def greys(seen):

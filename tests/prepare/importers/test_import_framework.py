@@ -170,7 +170,7 @@ def test_a_killed_import_is_repeated(refuge, monkeypatch, step):
     """Killed at each step of publishing: no site counts, and the next import makes it whole."""
 
     def killed():
-        name = f"konsil.prepare.importers.publish.{step}"
+        name = f"konsil.prepare.importers.write.{step}"
         monkeypatch.setattr(name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
         refuge.take("refuge")
 

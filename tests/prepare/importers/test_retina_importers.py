@@ -227,7 +227,7 @@ def test_release_2_fills_the_outline(download):
 def test_an_outline_that_is_none(download):
     path = download.text("Normal/Im001-gs.txt", "Reference points\n1\n2\n3\n")
     with pytest.raises(Exception, match="not understood") as error:
-        outline_points(path, "Normal/Im001-gs.txt")
+        outline_points(path)
     assert "3 numbers" in str(error.value)
 
 

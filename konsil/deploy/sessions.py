@@ -1,12 +1,18 @@
-"""When a run's session may begin, when it must end, and whether another follows. No FLARE here."""
+"""What a session leaves for the next, and when one begins, ends, and is followed. No FLARE here."""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from konsil.deploy.outcome import Outcome
+from konsil.files import write_text
+
+if TYPE_CHECKING:  # FLARE's own processes import no torch
+    from konsil.federation.messages import Request
 
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
 OVER: tuple[State, ...] = ("finished", "failed", "stopped")
@@ -15,6 +21,77 @@ PAUSE = (5.0, 600.0)  # seconds until a run that missed sites tries again: at fi
 STRIKES = 5  # sessions in a row that die without getting anywhere: then a person must look
 STARTED = (40.0, 3600.0)  # seconds for a site to start its part of a session: at first, and at most
 ABORTED, ABANDONED = "FINISHED:ABORTED", "FINISHED:ABANDONED"
+AT_LEAST = 0.5  # of a deadline: answers that are ready need the time to be sent again
+FULL_SESSIONS = 2  # that have so much; the round must go on some day
+BRIEF = 60.0  # seconds for those after them
+
+
+# --- at the coordinator, in the run's folder ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a session ended: what the coordinator leaves; nothing is left if it was killed."""
+
+    state: Literal["", "finished", "waiting", "failed"] = ""
+    reason: str = ""
+
+    FILE = "outcome.json"
+
+    @classmethod
+    def read(cls, folder: Path) -> Outcome:
+        """How the last session in this folder ended."""
+        try:
+            return cls(**json.loads((folder / cls.FILE).read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return cls()
+
+    def write(self, folder: Path) -> None:
+        """Leave it in the folder, whatever happens next."""
+        write_text(folder / self.FILE, json.dumps(asdict(self)), durable=True)
+
+    @classmethod
+    def forget(cls, folder: Path) -> None:
+        """A new session begins: nothing is known of its end."""
+        (folder / cls.FILE).unlink(missing_ok=True)
+
+
+class RoundClock:
+    """A round's deadline through all sessions: the clock does not begin anew with each of them."""
+
+    FILE = ".asked.json"
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / self.FILE
+
+    def left(self, request: Request, deadline: float | None) -> float | None:
+        """Seconds until the deadline. A session has some of it even if all has passed."""
+        if deadline is None:
+            return None
+        question: list[object] = [request.job, request.kind, request.round]
+        first, sessions = self._asked(question)
+        note = {"question": question, "time": first, "sessions": sessions + 1}
+        write_text(self._path, json.dumps(note))
+        share = AT_LEAST * deadline
+        least = share if sessions < FULL_SESSIONS else min(share, BRIEF)
+        return max(deadline - max(0.0, time.time() - first), least)
+
+    def _asked(self, question: list[object]) -> tuple[float, int]:
+        """Since when it is asked, and by how many sessions before this one."""
+        try:
+            asked = json.loads(self._path.read_text(encoding="utf-8"))
+            if asked["question"] == question:
+                return float(asked["time"]), int(asked["sessions"])
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # not there, or cut short by a power cut: then the clock begins now
+        return time.time(), 0
+
+    def forget(self) -> None:
+        """The question is given up; asked again, it has the whole deadline."""
+        self._path.unlink(missing_ok=True)
+
+
+# --- at the supervisor, in the job of every session -----------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -77,18 +154,12 @@ def time_to_start(note: Note) -> float:
 
 def after(status: str, note: Note, outcome: Outcome, events: int, now: float) -> Note:
     """What follows a session that is over: the note of the next, or one that is over."""
-    if outcome.state == "finished":
-        return replace(note, state="finished", reason="")
-    if outcome.state == "failed":
-        return replace(note, state="failed", reason=outcome.reason)
+    if outcome.state == "finished" or outcome.state == "failed":
+        return replace(note, state=outcome.state, reason=outcome.reason)
     if status == ABORTED and not note.ended:
         return replace(note, state="stopped", reason="stopped by an admin")
-    another = Note(
-        session=note.session + 1,
-        events=events,
-        reason=note.ended or outcome.reason,
-        unable=note.unable,
-    )
+    reason = note.ended or outcome.reason
+    another = Note(session=note.session + 1, events=events, reason=reason, unable=note.unable)
     if outcome.state == "waiting":
         pause = min(PAUSE[0] * 2**note.tries, PAUSE[1])
         return replace(another, tries=note.tries + 1, not_before=now + pause)

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image, ImageEnhance
 from scipy.ndimage import gaussian_filter
 
-from konsil.prepare.check import similarity
+from konsil.prepare.check import copies as module
+from konsil.prepare.check.copies import links
 from konsil.prepare.check.look import _thumbnail
-from konsil.prepare.check.similarity import links
 
 
 def smooth(seed: int, width: float) -> np.ndarray:
@@ -113,7 +113,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch, block):
     sites = [0] * 7 + [1] * 23
     whole = found(images, sites)
     assert whole == {(k, 15 + k) for k in range(5, 15)}
-    monkeypatch.setattr(similarity, "BLOCK", block)
+    monkeypatch.setattr(module, "BLOCK", block)
     assert found(images, sites) == whole
 
 
@@ -125,7 +125,7 @@ def test_every_image_is_found_with_the_one_most_like_it():
     thumbnails = np.concatenate([own, *noisy]).clip(0, 255).astype(np.uint8)
     sites, patients = rng.integers(0, 2, 60), rng.integers(0, 20, 60)
     order = np.argsort(sites, kind="stable")
-    vectors = similarity._fine_structure(thumbnails)
+    vectors = module._fine_structure(thumbnails)
     wanted = {}
     for place, i in enumerate(order):
         common = vectors[sites == sites[i]].sum(axis=0) / ((sites == sites[i]).sum() + 10)
@@ -133,7 +133,7 @@ def test_every_image_is_found_with_the_one_most_like_it():
         centred /= np.linalg.norm(centred, axis=1, keepdims=True)
         others = [j for j in order[place + 1 :] if patients[j] != patients[i]]
         alike = {j: centred[i] @ centred[j] for j in others}
-        if alike and max(alike.values()) > similarity.LIKE:
+        if alike and max(alike.values()) > module.LIKE:
             wanted[i] = max(alike, key=alike.get), max(alike.values())
     made = links(thumbnails, sites, patients)
     assert len(made) > 20
@@ -144,7 +144,7 @@ def test_every_image_is_found_with_the_one_most_like_it():
 
 def test_the_memory_does_not_grow_with_the_number_of_pairs(monkeypatch):
     """3,000 images have 9 million pairs, 36 MB of them as numbers; a block has 1 MB."""
-    monkeypatch.setattr(similarity, "BLOCK", 500)
+    monkeypatch.setattr(module, "BLOCK", 500)
     thumbnails = np.random.default_rng(0).integers(0, 256, (3000, 32, 32), dtype=np.uint8)
     tracemalloc.start()
     links(thumbnails, np.zeros(3000, int), np.arange(3000))
