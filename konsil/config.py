@@ -4,8 +4,6 @@ Every class is one block of the file. Unknown keys and impossible values are ref
 key's path, the value, and what is allowed (`read_experiment`).
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import re

@@ -1,7 +1,5 @@
 """Look at data before training: describe, check, preview, import."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Between hospitals: plan, provision, start, submit, watch, fetch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

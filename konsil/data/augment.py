@@ -1,7 +1,5 @@
 """Light augmentation of a whole batch at once."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

@@ -4,8 +4,6 @@ One YAML beside the data. What is written at the top holds for every site; a sit
 otherwise. Paths are relative to the file's folder and never leave it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ agree: the whole plan          ->   its policy is asked again; it computes the p
                                     itself, notes the plan, and answers for no other
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

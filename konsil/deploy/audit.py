@@ -1,7 +1,5 @@
 """The audit trail: who sent what. Part names, bytes, hashes and norms, never values."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any, TypeVar

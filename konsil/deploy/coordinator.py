@@ -4,8 +4,6 @@ Everything is written to the run's folder as it happens. Whoever is killed is st
 goes on where it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """deploy.yaml: who takes part, and where the server is; what a site's processes are told."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, Self

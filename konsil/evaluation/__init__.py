@@ -1,7 +1,5 @@
 """How well weights answer: per-image values first, means afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -17,8 +17,6 @@ in whole, federated averaging without anything else:
 Nothing here or in `methods/` knows how messages travel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 

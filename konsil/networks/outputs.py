@@ -1,7 +1,5 @@
 """What a task's logits mean: probabilities, and back. Needs torch alone, as a super model does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """events.jsonl: one line an event, appended and flushed as it happens."""
 
-from __future__ import annotations
-
 import json
 import os
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """What a person sees while a run goes on: rounds, sites, validation, time left."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

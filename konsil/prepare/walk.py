@@ -1,7 +1,5 @@
 """What lies below a folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tables and figures compare: a method's answers in one role, and their mean over seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt

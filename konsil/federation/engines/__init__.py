@@ -1,7 +1,5 @@
 """How messages travel. An engine has one call and knows no method."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol

@@ -3,8 +3,6 @@
 Errors are what `open_federation` refuses; warnings are what it allows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace

@@ -5,8 +5,6 @@ files. Whatever it had to guess is marked in the file; what is left to a person,
 out, stands at its head and is said again in `FirstFile.to_do`.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re
