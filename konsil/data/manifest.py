@@ -14,13 +14,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     BeforeValidator,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from konsil.config import Block, explain, parse_yaml
+from konsil.config import Block, checked, parse_yaml
 from konsil.data.findings import Findings
 from konsil.data.readers import Codes, Percentiles
 from konsil.data.recipe import UNNAMED, Reading
@@ -278,11 +277,7 @@ def read_manifest(path: Path) -> Manifest:
                 f"{path}: holds no {NAME}; `konsil data init {path}` writes one from what it finds"
             )
         path = path / NAME
-    raw = parse_yaml(path, "federation")
-    try:
-        content = FederationFile.model_validate(raw)
-    except ValidationError as error:
-        raise ConfigError(explain(error, str(path), FederationFile)) from None
+    content = checked(FederationFile, parse_yaml(path, "federation"), str(path))
     manifest = Manifest(path, content)
     if manifest.task == "segmentation":
         for site in content.sites:

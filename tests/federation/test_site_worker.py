@@ -38,9 +38,9 @@ def counted(monkeypatch) -> list[tuple[str, int]]:
     passes: list[tuple[str, int]] = []
     usual = Site.batches
 
-    def count(self):
+    def count(self, *args, **kwargs):
         passes.append((self.name, self.round))
-        yield from usual(self)
+        yield from usual(self, *args, **kwargs)
 
     monkeypatch.setattr(Site, "batches", count)
     return passes
