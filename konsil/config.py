@@ -281,7 +281,7 @@ def _absolute(paths: list[Path]) -> list[Path]:
 
 
 class Experiment(Block):
-    """The whole file."""
+    """An experiment file: what is learned where, by which methods, in how many rounds."""
 
     name: str = Field("experiment", pattern=r"^[A-Za-z0-9._-]+$")
     federation: FederationConfig

@@ -163,7 +163,7 @@ class SplitRule(Block):
 
 
 class FederationFile(Shared):
-    """The whole file."""
+    """A federation file: the sites, where their files lie, and what labels mean."""
 
     task: Literal["segmentation", "classification"] = "segmentation"
     channels: Literal[1, 3] = 3
@@ -207,7 +207,7 @@ class Manifest:
 
     @property
     def task(self) -> str:
-        """Segmentation or classification."""
+        """What the labels are for: segmentation or classification."""
         return self.content.task
 
     def site(self, name: str) -> SiteBlock:

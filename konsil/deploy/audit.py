@@ -43,7 +43,7 @@ class Audit:
         self.note(event, site=site, bytes=len(payload), sha256=digest, **contents)
 
     def close(self) -> None:
-        """No more events."""
+        """Close the file; no more events come."""
         self._log.close()
 
 

@@ -145,6 +145,7 @@ class Sites:
     def exchange(
         self, requests: Sequence[Request], deadline: float | None = None
     ) -> Iterator[Reply | Failure]:
+        """Ask the sites over the link; what comes after the deadline is an absence."""
         to = {request.site: request for request in requests}
         left = self.clock.left(requests[0], deadline) if requests else None
 

@@ -23,5 +23,5 @@ class EventLog:
         self._file.flush()
 
     def close(self) -> None:
-        """No more events."""
+        """Close the file; no more events come."""
         self._file.close()

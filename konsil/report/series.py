@@ -39,12 +39,12 @@ class Estimate:
 
     @property
     def values(self) -> list[float]:
-        """One a seed."""
+        """The numbers themselves, one a seed."""
         return list(self.by_seed.values())
 
     @property
     def mean(self) -> float:
-        """Over seeds."""
+        """The mean over all seeds."""
         return sum(self.values) / len(self.values)
 
     @property
@@ -60,7 +60,7 @@ class Estimate:
 
     @property
     def short(self) -> str:
-        """The mean alone."""
+        """The mean as a text, without its interval."""
         return f"{self.mean:.3f}"
 
     @property

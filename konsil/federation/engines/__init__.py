@@ -42,7 +42,7 @@ class InProcessEngine:
                 yield Failure(request.site, str(error))
 
     def close(self) -> None:
-        """Nothing to end."""
+        """There is no process to end."""
 
 
 def make_engine(plan: Plan, run_folder: Path) -> Engine:

@@ -61,7 +61,7 @@ class CheckResult:
         return [image for one in self.seen for image in one.images]
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
+        """All of it as plain data, for --json."""
         return {
             "path": str(self.path),
             "ok": self.ok,

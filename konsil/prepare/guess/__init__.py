@@ -43,7 +43,7 @@ class FirstFile:
     to_do: list[str]
 
     def in_words(self) -> str:
-        """For the terminal."""
+        """What was found and what is left to do, for the terminal."""
         found = [f"  {line}" for line in self.found]
         left = [f"  - {line}" for line in self.to_do]
         after = f"then: konsil data check {self.path.parent}"
