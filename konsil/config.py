@@ -4,8 +4,6 @@ Every class is one block of the file. Unknown keys and impossible values are ref
 key's path, the value, and what is allowed (`read_experiment`).
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import re
@@ -305,7 +303,7 @@ def _absolute(paths: list[Path]) -> list[Path]:
 
 
 class Experiment(Block):
-    """The whole file."""
+    """An experiment file: what is learned where, by which methods, in how many rounds."""
 
     name: str = Field("experiment", pattern=r"^[A-Za-z0-9._-]+$")
     federation: FederationConfig

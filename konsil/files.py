@@ -1,7 +1,5 @@
 """Files that are there whole or not at all, and locks that go with their process."""
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -92,7 +92,7 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """Number of values."""
+        """How many values the buffer has."""
         return sum(prod(e.shape) for e in self.entries)
 
     @cached_property
@@ -178,7 +178,7 @@ class Weights:
 
     @classmethod
     def zeros(cls, layout: Layout) -> Weights:
-        """All zero."""
+        """Weights that are all zero."""
         return cls(layout, torch.zeros(layout.size))
 
     @classmethod

@@ -1,11 +1,17 @@
 """What is written down must be true: examples run, recipes are valid, links lead somewhere."""
 
 import doctest
+import inspect
+import pkgutil
 import re
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
+import konsil
 import konsil.ingredients.method
 from konsil.config import read_experiment
 from konsil.federation.plan import load_choices
@@ -33,6 +39,37 @@ def test_a_recipe_is_valid(recipe: Path):
 def test_there_are_recipes_and_they_travel_with_the_package():
     assert RECIPES
     assert (ROOT / "recipes").resolve() == ROOT / "konsil" / "recipes"
+
+
+def public(home: object, prefix: str) -> Iterator[tuple[str, object]]:
+    """What a module or class defines by itself under names for others; overrides left out."""
+    for name, found in vars(home).items():
+        thing = getattr(found, "__func__", getattr(found, "fget", getattr(found, "func", found)))
+        inherited = any(name in vars(base) for base in getattr(home, "__mro__", ())[1:])
+        own = getattr(thing, "__module__", "") == getattr(home, "__module__", prefix)
+        if name.startswith("_") or inherited or not own or name != getattr(thing, "__name__", ""):
+            continue
+        if isinstance(thing, FunctionType | type):
+            yield f"{prefix}.{name}", thing
+        if isinstance(thing, type):
+            yield from public(thing, f"{prefix}.{name}")
+
+
+def modules() -> Iterator[str]:
+    for module in pkgutil.walk_packages(konsil.__path__, "konsil."):
+        if not module.name.endswith("__main__"):
+            yield module.name
+
+
+def test_what_is_public_says_what_it_is():
+    """An override needs no docstring; what has one of its own says more than its name."""
+    short = []
+    for module in modules():
+        for name, thing in public(import_module(module), module):
+            text = inspect.cleandoc(thing.__doc__ or "")
+            if len(text.split()) <= 3 and not text.startswith(f"{name.rpartition('.')[2]}("):
+                short.append(f"{name}: {text!r}")
+    assert not short, "\n".join(short)
 
 
 def links(page: Path) -> list[str]:

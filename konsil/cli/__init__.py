@@ -1,7 +1,5 @@
 """The commands, nothing else. Heavy things are imported inside them: --help must be quick."""
 
-from __future__ import annotations
-
 import sys
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Look at data before training: describe, check, preview, import."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 
-from konsil.cli.terminal import console, problems
+from konsil.cli.terminal import console, problems, say
 
 app = typer.Typer(
     help="Describe, check, preview and import the images of hospitals.",
@@ -58,7 +56,7 @@ def init(
 
     with progress() as report:
         first = write_first_file(folder, task, overwrite, report, images, masks or [])
-    _say(first.in_words())
+    say(first.in_words())
 
 
 @app.command()
@@ -89,7 +87,7 @@ def preview(
 
     with progress() as report:
         page = write_preview(path, out, sites=site, images=images, report=report)
-    _say(f"{page}: open it in a browser. It shows images of patients: keep it safe.")
+    say(f"{page}: open it in a browser. It shows images of patients: keep it safe.")
 
 
 @app.command("import")
@@ -143,7 +141,7 @@ def import_(
     if json_:
         print(json.dumps(made.to_json(), indent=1))
     else:
-        _say(made.text())
+        say(made.text())
 
 
 def _print_importers(name: str | None) -> None:
@@ -151,13 +149,13 @@ def _print_importers(name: str | None) -> None:
     from konsil.prepare.importers import IMPORTERS
 
     if name is not None:
-        _say(IMPORTERS.find(name, "konsil data import").describe())
+        say(IMPORTERS.find(name, "konsil data import").describe())
         return
     table = Table("name", "data set", "sites")
     for one in IMPORTERS.all().values():
         table.add_row(one.name, one.title, ", ".join(one.sites))
     console.print(table)
-    _say("konsil data import NAME: its layout, its licence, where to get it")
+    say("konsil data import NAME: its layout, its licence, where to get it")
 
 
 @app.command()
@@ -185,14 +183,9 @@ def cache(
         table.add_row(entry.name, readable(entry.bytes), used, state)
     console.print(table)
     if removed:
-        _say(f"removed: {len(removed)} entries, {readable(sum(e.bytes for e in removed))}")
+        say(f"removed: {len(removed)} entries, {readable(sum(e.bytes for e in removed))}")
     total = readable(sum(entry.bytes for entry in there))
-    _say(f"{folder}: {total} of at most {readable(usual_cache_limit())} (KONSIL_CACHE_LIMIT)")
-
-
-def _say(text: str) -> None:
-    """Text as it is: no markup, no colours of numbers, no broken paths."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
+    say(f"{folder}: {total} of at most {readable(usual_cache_limit())} (KONSIL_CACHE_LIMIT)")
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """Between hospitals: plan, provision, start, submit, watch, fetch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ from typer import Argument, Option
 from typer.core import TyperGroup
 
 from konsil.cli.experiments import PluginOption, SetOption
-from konsil.cli.terminal import INTERRUPTED, console, problems
+from konsil.cli.terminal import INTERRUPTED, console, problems, say
 from konsil.errors import ConfigError, RunError
 
 EXTRA = ("nvflare", "cryptography", "psutil")
@@ -313,8 +311,3 @@ def newest(connection: Any) -> str:
     if not runs:
         raise RunError("the server has no run yet; konsil deploy submit FILE.yaml")
     return runs[-1]
-
-
-def say(text: str) -> None:
-    """A line as it is: no markup, no broken paths."""
-    console.print(text, soft_wrap=True, highlight=False, markup=False)

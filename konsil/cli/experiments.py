@@ -1,7 +1,5 @@
 """Train, compare, look at results."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

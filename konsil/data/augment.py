@@ -1,7 +1,5 @@
 """Augmentation of a whole batch at once, as tensors: moved, re-exposed, and if strong disturbed."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

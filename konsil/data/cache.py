@@ -9,8 +9,6 @@ A process that uses or builds an entry holds a lock on a mark of its own, a file
 nobody marks may go. Whoever looks, marks, reserves or removes does so under the lock of the cache.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

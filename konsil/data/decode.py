@@ -1,7 +1,5 @@
 """From the files of a federation to the arrays of its cache entry: volumes by their slices."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A federation: found, checked, split and decoded before round 1."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections import Counter

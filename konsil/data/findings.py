@@ -1,7 +1,5 @@
 """Mistakes in a federation, collected by kind so that one error shows them all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from konsil.errors import DataError

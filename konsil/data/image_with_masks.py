@@ -4,8 +4,6 @@ Training, `konsil data check` and `konsil data preview` all open files here, so 
 a file is the same.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The items of a federation file: by patterns, or from a CSV or datalist; nothing is decoded."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -4,8 +4,6 @@ One YAML beside the data. What is written at the top holds for every site; a sit
 otherwise. Paths are relative to the file's folder and never leave it.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +14,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     BeforeValidator,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from konsil.config import Block, explain, parse_yaml
+from konsil.config import Block, checked, parse_yaml
 from konsil.data.findings import Findings
 from konsil.data.readers import Codes, Percentiles
 from konsil.data.recipe import UNNAMED, Reading
@@ -166,7 +163,7 @@ class SplitRule(Block):
 
 
 class FederationFile(Shared):
-    """The whole file."""
+    """A federation file: the sites, where their files lie, and what labels mean."""
 
     task: Literal["segmentation", "classification"] = "segmentation"
     channels: Literal[1, 3] = 3
@@ -210,7 +207,7 @@ class Manifest:
 
     @property
     def task(self) -> str:
-        """Segmentation or classification."""
+        """What the labels are for: segmentation or classification."""
         return self.content.task
 
     def site(self, name: str) -> SiteBlock:
@@ -280,11 +277,7 @@ def read_manifest(path: Path) -> Manifest:
                 f"{path}: holds no {NAME}; `konsil data init {path}` writes one from what it finds"
             )
         path = path / NAME
-    raw = parse_yaml(path, "federation")
-    try:
-        content = FederationFile.model_validate(raw)
-    except ValidationError as error:
-        raise ConfigError(explain(error, str(path), FederationFile)) from None
+    content = checked(FederationFile, parse_yaml(path, "federation"), str(path))
     manifest = Manifest(path, content)
     if manifest.task == "segmentation":
         for site in content.sites:

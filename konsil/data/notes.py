@@ -3,8 +3,6 @@
 Training shows these notes, and `konsil data check` shows them among others.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Glob patterns for the files of a site, and what their stars stand for."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

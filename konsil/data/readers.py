@@ -1,7 +1,5 @@
 """From the bytes of a picture to values, 8 bit and the network's size."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 from pathlib import Path

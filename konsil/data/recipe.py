@@ -1,7 +1,5 @@
 """What the files of a federation are turned into, and the fingerprint of the result."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """An image with its label as it is listed, and what the names of files and sites say."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Train, validation and test, drawn by patient within each site."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What an admin does with a federation, from any machine that reaches the server."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import shutil

@@ -7,8 +7,6 @@ agree: the whole plan          ->   its policy is asked again; it computes the p
                                     itself, notes the plan, and answers for no other
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -41,12 +39,12 @@ class Said(Body):
     """What one side says before the first round, as JSON."""
 
     def to_bytes(self) -> bytes:
-        """As it travels."""
+        """The bytes that travel under its topic."""
         return self.model_dump_json().encode()
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> Self:
-        """As it arrives."""
+        """What the other side meant, or why it cannot have been meant."""
         try:
             return cls.model_validate_json(payload)
         except ValidationError as error:

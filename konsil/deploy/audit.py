@@ -1,7 +1,5 @@
 """The audit trail: who sent what. Part names, bytes, hashes and norms, never values."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,7 +43,7 @@ class Audit:
         self.note(event, site=site, bytes=len(payload), sha256=digest, **contents)
 
     def close(self) -> None:
-        """No more events."""
+        """Close the file; no more events come."""
         self._log.close()
 
 

@@ -4,8 +4,6 @@ Everything is written to the run's folder as it happens. Whoever is killed is st
 goes on where it was.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -147,6 +145,7 @@ class Sites:
     def exchange(
         self, requests: Sequence[Request], deadline: float | None = None
     ) -> Iterator[Reply | Failure]:
+        """Ask the sites over the link; what comes after the deadline is an absence."""
         to = {request.site: request for request in requests}
         left = self.clock.left(requests[0], deadline) if requests else None
 

@@ -1,7 +1,5 @@
 """deploy.yaml: who takes part, and where the server is; what a site's processes are told."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any, Self
@@ -26,7 +24,7 @@ RUN_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")  # it becomes a fold
 
 
 class Deployment(Block):
-    """The whole file."""
+    """A deployment file: the server's address, the sites and the admins."""
 
     name: str = Field("konsil", pattern=NAME)
     server: str = "localhost"  # its address, as the sites see it
@@ -79,7 +77,7 @@ class SiteSettings(Block):
             raise ConfigError(f"{path}: not a site's settings ({error})") from None
 
     def write(self, path: Path) -> None:
-        """Write them down."""
+        """Write them down for the site's process to find."""
         write_text(path, self.model_dump_json(indent=1))
 
 

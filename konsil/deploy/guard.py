@@ -4,8 +4,6 @@ Evaluation tells something of a site's images, with every model that it is given
 is answered for one model: the one that training led to, if the server is honest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

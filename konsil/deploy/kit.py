@@ -1,7 +1,5 @@
 """What a start-up kit says, and whether the server takes it."""
 
-from __future__ import annotations
-
 import errno
 import json
 import socket

@@ -8,8 +8,6 @@ A site only ever connects to the server; nothing listens there but for its own p
 must be kept is in the party's folder, on disk, whole: nothing is lost by haste when it is ended.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

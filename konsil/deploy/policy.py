@@ -1,7 +1,5 @@
 """What a site agrees to: its `policy.yaml`, on its own disk, which nobody else can change."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """Before a site starts: does it have all that a run will need?"""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Processes that end with their parent, and write to a log instead of a terminal."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

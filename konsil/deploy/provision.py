@@ -4,8 +4,6 @@ What signs certificates stays in `authority`. Provisioning again changes nobody'
 adds the sites that are new and renews whom it is told to.
 """
 
-from __future__ import annotations
-
 import filecmp
 import json
 import os

@@ -1,7 +1,5 @@
 """How well weights answer: per-image values first, means afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
@@ -23,12 +21,12 @@ def batches(images: Images, device: torch.device) -> Iterator[tuple[Tensor, Tens
 
 
 @torch.no_grad()
-def columns_of(judge: BoundNetwork, weights: Weights, images: Images, task: Task) -> Columns:
+def columns_of(network: BoundNetwork, weights: Weights, images: Images, task: Task) -> Columns:
     """Per-image values of these weights on these images."""
-    judge.load(weights)
-    judge.net.eval()
-    device = judge.flat.device
-    return joined([task.columns(judge.net(x), y) for x, y in batches(images, device)])
+    network.load(weights)
+    network.net.eval()
+    device = network.flat.device
+    return joined([task.columns(network.net(x), y) for x, y in batches(images, device)])
 
 
 def joined(pieces: list[dict[str, Tensor]]) -> Columns:

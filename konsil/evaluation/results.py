@@ -1,7 +1,5 @@
 """results.csv: one row a number, in long form."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """How well a super model answers, and the gamma that validation images choose for it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

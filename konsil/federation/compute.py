@@ -1,7 +1,5 @@
 """How a process computes: threads, allocator. Nothing here changes a number but `threads`."""
 
-from __future__ import annotations
-
 import ctypes
 import sys
 from collections.abc import Iterator

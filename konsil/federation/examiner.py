@@ -5,8 +5,6 @@ here, and select nothing. What sites say of their scores is held against the pla
 images, names and ranges must be the plan's, everything else is refused by name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from typing import TypeVar, get_args

@@ -1,7 +1,5 @@
 """One round's uploads at the server: checked by name, then summed in roster order."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ model a kind, by which the sender writes and the receiver reads. A body that som
 refused with the field's name; what it says is held against the plan by its reader.
 """
 
-from __future__ import annotations
-
 import re
 import reprlib
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """A run: every method of an experiment with every seed, and what it leaves in its folder."""
 
-from __future__ import annotations
-
 import json
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """What answers requests on behalf of sites: the same code under every engine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from math import isfinite

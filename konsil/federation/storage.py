@@ -7,8 +7,6 @@ bad as one in a buffer. Nothing in it is ever executed. A file is written beside
 renamed: it is there whole or not at all, and a damaged one is refused by name.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import zlib

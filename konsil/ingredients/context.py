@@ -95,7 +95,7 @@ class Upload:
     weights: dict[str, float] = field(default_factory=dict)
 
     def add(self, name: str, part: Weights, weight: float) -> Self:
-        """One more part."""
+        """One more part, and what it counts in its mean."""
         self.parts[name] = part
         self.weights[name] = float(weight)
         return self

@@ -1,7 +1,5 @@
 """Fine-tuning at a site after the last round, by default stopped early on validation images."""
 
-from __future__ import annotations
-
 from konsil.ingredients.context import Context, Shared, TrainedNetwork
 from konsil.ingredients.piece import Averaged, Partition, Piece
 from konsil.ingredients.site import Site

@@ -17,14 +17,10 @@ in whole, federated averaging without anything else:
 Nothing here or in `methods/` knows how messages travel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar
 
-from pydantic import ValidationError
-
-from konsil.config import MethodConfig, explain
+from konsil.config import MethodConfig, checked
 from konsil.errors import ConfigError
 from konsil.ingredients.context import (
     Context,
@@ -215,7 +211,7 @@ def method_class(config: MethodConfig) -> type[Method]:
 
 def method_settings(config: MethodConfig) -> MethodSettings:
     """The checked settings of a method."""
-    return _checked(method_class(config), config.settings, f"methods.{config.title}")
+    return checked(method_class(config).Settings, config.settings, f"methods.{config.title}")
 
 
 def make_method(config: MethodConfig, context: Context) -> Method:
@@ -235,15 +231,8 @@ def borrowed(given: dict[str, Any], hook: str, context: Context, where: str) -> 
 
 
 def _made(cls: type[Method], given: dict[str, Any], context: Context, where: str) -> Method:
-    settings = _checked(cls, given, where)
+    settings = checked(cls.Settings, given, where)
     try:
         return cls(settings, context)
     except ConfigError as error:  # which begins with the setting's name
         raise ConfigError(f"{where}.{error}") from None
-
-
-def _checked(cls: type[Method], given: dict[str, Any], where: str) -> MethodSettings:
-    try:
-        return cls.Settings.model_validate(given)
-    except ValidationError as error:
-        raise ConfigError(explain(error, where, cls.Settings)) from None

@@ -4,8 +4,6 @@ In the language of mixing matrices (Theta <- W Theta), such a method has W = 1 p
 entries and W = I for a site's own. `Averaged(stays=...)` takes one of these.
 """
 
-from __future__ import annotations
-
 import re
 
 from konsil.errors import ConfigError

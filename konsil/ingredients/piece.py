@@ -4,8 +4,6 @@
 begins, sees every batch in the order of the list, and ends; no piece calls another's hooks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """A pull towards an anchor while training: the term (mu / 2) ||w - anchor||^2."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

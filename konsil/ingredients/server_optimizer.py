@@ -5,8 +5,6 @@ The step from the global model w to the mean is a pseudo-gradient for an optimis
 as in FedAvg.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar

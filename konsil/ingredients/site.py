@@ -1,7 +1,5 @@
 """What one hospital is to a method: its images, its networks, what it keeps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any, Protocol

@@ -11,8 +11,6 @@ lambda' = 0 is the plain average of the sites, lambda' = 1 is local training. Be
 can be found instead of given (`lambda: auto-linesearch`, `lambda: auto-shrinkage`).
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

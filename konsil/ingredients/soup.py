@@ -1,7 +1,5 @@
 """Soups: means of models of several rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import floor
 from typing import Literal

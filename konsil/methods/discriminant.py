@@ -5,8 +5,6 @@ that Fisher's discriminant needs, and all three are means: a server that only ev
 solve it exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 import torch

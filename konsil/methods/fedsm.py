@@ -6,8 +6,6 @@ Eq. 11) is finished by the site: `konsil/ingredients/softpull.py`. How the selec
 that is delicate, is `selector.py` beside this file; Algorithm 2 (inference) is `supermodel/`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pydantic import Field, field_validator

@@ -5,8 +5,6 @@ probability maps of the frozen models, h = sum_{k=0..K} s_k h_k, and is trained 
 The paper found it worse than the global model; it is here as the baseline that it is.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, softmax
 

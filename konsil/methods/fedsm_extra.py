@@ -10,8 +10,6 @@ A site that is away when specialists are handed in is represented by their plain
 that for its own: all sites must mean the same by "the specialist of site k".
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 from typing import ClassVar, Literal, TypeVar

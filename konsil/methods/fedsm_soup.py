@@ -9,8 +9,6 @@ soup of pulled specialists is a pulled soup; and nothing more travels than in Fe
 With `soup_share` = 0, or `soup: none`, it is FedSM.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pydantic import Field

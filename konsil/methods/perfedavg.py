@@ -78,7 +78,7 @@ class AdaptableStart(AveragedStart):
             return self.gradient(values, batch)
 
     def gradient(self, values: Tensor, batch: Batch) -> Tensor:
-        """grad f(values; batch)."""
+        """The gradient of the batch's loss at these values."""
         x, y = batch
         with self.w.at(values):
             self.w.accumulate(self.site.task.loss(self.w(x), y))

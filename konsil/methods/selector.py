@@ -6,8 +6,6 @@ site. The rules below differ in what a site does with a batch, what it sends, an
 makes of the means; FedSM itself is the same with all of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Literal
 

@@ -4,8 +4,6 @@ Raw images in [0, 1] go in, logits come out. Nothing here knows about training, 
 super model needs only this package.
 """
 
-from __future__ import annotations
-
 from konsil.networks.build import Network, build_network
 from konsil.networks.layers import PerImageNorm
 from konsil.networks.spec import NETWORKS, NetworkSpec, check_spec, network, network_spec

@@ -1,7 +1,5 @@
 """A network of its specification: normalisation, the net itself, and features for those who ask."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Self
 

@@ -1,7 +1,5 @@
 """Networks with one answer an image: of the classification task, and FedSM's selectors."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """What several networks are made of: the first module, norm layers, blocks."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a task's logits mean: probabilities, and back. Needs torch alone, as a super model does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -27,6 +25,6 @@ def blended(targets: str, logits: Sequence[Tensor], shares: Tensor) -> Tensor:
 
     FedSM, Sec. 3.1.1. Gradients reach the shares.
     """
-    opinions = torch.stack([to_probabilities(targets, one) for one in logits], dim=1)
-    shares = shares.view(*shares.shape, *[1] * (opinions.dim() - 2))
-    return to_logits(targets, (shares * opinions).sum(dim=1))
+    answers = torch.stack([to_probabilities(targets, one) for one in logits], dim=1)
+    shares = shares.view(*shares.shape, *[1] * (answers.dim() - 2))
+    return to_logits(targets, (shares * answers).sum(dim=1))

@@ -118,7 +118,7 @@ class NetworkSpec:
         return {"name": self.name, "norm": self.norm, "width": self.width, **self.arguments}
 
     def to_json(self) -> dict[str, Any]:
-        """A plain dictionary."""
+        """Plain data, as model.json holds it."""
         return {k: v for k, v in asdict(self).items() if k != "arguments" or v}
 
     @classmethod

@@ -1,7 +1,5 @@
 """A network that nobody here has seen is tried out before round 1: one image there and back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache

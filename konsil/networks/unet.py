@@ -1,7 +1,5 @@
 """U-Nets: the default (MONAI's, with residual units) and the classic one."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

@@ -1,7 +1,5 @@
 """events.jsonl: one line an event, appended and flushed as it happens."""
 
-from __future__ import annotations
-
 import json
 import os
 from datetime import UTC, datetime
@@ -25,5 +23,5 @@ class EventLog:
         self._file.flush()
 
     def close(self) -> None:
-        """No more events."""
+        """Close the file; no more events come."""
         self._file.close()

@@ -1,7 +1,5 @@
 """What a person sees while a run goes on: rounds, sites, validation, time left."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
@@ -46,11 +44,11 @@ class ProgressBar:
             show(event)
 
     def start(self) -> None:
-        """Begin to draw."""
+        """Begin to draw on the terminal."""
         self.bars.start()
 
     def close(self) -> None:
-        """Stop drawing."""
+        """Stop drawing, and leave the last line."""
         self.bars.stop()
 
     def _job_started(self, event: dict[str, Any]) -> None:

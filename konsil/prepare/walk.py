@@ -1,12 +1,10 @@
 """What lies below a folder."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from konsil.errors import DataError
+from konsil.data.sources import visible
 
 
 def folders(
@@ -19,13 +17,9 @@ def folders(
     real = os.path.realpath(root / folder)
     if real in above:
         return
-    try:
-        entries = sorted(os.scandir(root / folder), key=lambda entry: entry.name)
-    except OSError as error:
-        raise DataError(f"{root / folder}: cannot be listed ({error.strerror})") from None
-    visible = [entry for entry in entries if not entry.name.startswith(".")]
-    yield folder, [entry.name for entry in visible if not entry.is_dir()]
-    for entry in visible:
+    entries = visible(root / folder)
+    yield folder, [entry.name for entry in entries if not entry.is_dir()]
+    for entry in entries:
         if entry.is_dir():
             yield from folders(root, below(folder, entry.name), above | {real})
 

@@ -1,7 +1,5 @@
 """What the models of a finished run say of test images, for the pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """What `konsil show` prints of an audit trail: who sent what to whom, in words."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Against rounds: validation scores, and how far each site keeps to itself (lambda')."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What `konsil methods` prints: every method's traffic, work and settings, computed from itself."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import re

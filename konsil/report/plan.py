@@ -1,7 +1,5 @@
 """The resolved plan, as it is printed before round 1."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """Pictures of answers: a row an image, a column a model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What tables and figures compare: a method's answers in one role, and their mean over seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -41,12 +39,12 @@ class Estimate:
 
     @property
     def values(self) -> list[float]:
-        """One a seed."""
+        """The numbers themselves, one a seed."""
         return list(self.by_seed.values())
 
     @property
     def mean(self) -> float:
-        """Over seeds."""
+        """The mean over all seeds."""
         return sum(self.values) / len(self.values)
 
     @property
@@ -62,7 +60,7 @@ class Estimate:
 
     @property
     def short(self) -> str:
-        """The mean alone."""
+        """The mean as a text, without its interval."""
         return f"{self.mean:.3f}"
 
     @property

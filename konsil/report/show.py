@@ -3,8 +3,6 @@
 The table has a line a method and role, a column a site, then the two means.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

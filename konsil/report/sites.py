@@ -1,7 +1,5 @@
 """Does joining help us? Every site's test scores, and the gain over going alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The common look of the figures: colours, markers, sizes, and how a picture reaches the disk."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from itertools import cycle

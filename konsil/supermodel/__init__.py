@@ -162,8 +162,8 @@ class SuperModel:
         """
         route = self.route(images)
         if self.facts.routing == "ensemble":
-            opinions = [self.logits_of(name, images) for name in (GLOBAL, *self.answering)]
-            return Answer(blended(self.facts.targets, opinions, route.probabilities), route)
+            logits = [self.logits_of(name, images) for name in (GLOBAL, *self.answering)]
+            return Answer(blended(self.facts.targets, logits, route.probabilities), route)
         return Answer(self.logits_by(self.asked(route), images), route)
 
     def logits_by(self, chosen: list[str], images: Tensor) -> Tensor:

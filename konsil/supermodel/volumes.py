@@ -4,8 +4,6 @@ Planes are read, windowed and resized by the functions that training uses (`kons
 those this needs what the super model itself needs, and no training code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
-from pydantic import ValidationError
 
-from konsil.config import Block, Targets, TaskConfig, explain, keys_of
+from konsil.config import Block, Targets, TaskConfig, checked, keys_of
 from konsil.errors import ConfigError, suggestion
 from konsil.registry import Registry
 
@@ -124,10 +123,7 @@ def task_settings(config: TaskConfig) -> TaskSettings:
     for key in config.settings:
         if key not in known:
             raise ConfigError(f"task.{key}: unknown key; {suggestion(key, list(known))}")
-    try:
-        return cls.Settings.model_validate(config.settings)
-    except ValidationError as error:
-        raise ConfigError(explain(error, "task", cls.Settings)) from None
+    return checked(cls.Settings, config.settings, "task")
 
 
 def make_task(config: TaskConfig, labels: Sequence[str]) -> Task:

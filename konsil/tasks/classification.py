@@ -1,7 +1,5 @@
 """Classification of an image into two or more classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

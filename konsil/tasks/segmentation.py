@@ -1,7 +1,5 @@
 """Segmentation of one or several structures, which may overlap (the disc includes the cup)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, reduce
 from typing import Any, Literal

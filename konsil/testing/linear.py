@@ -3,8 +3,6 @@
 They are computed by the package's own Site, Learner and methods, on linear models.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

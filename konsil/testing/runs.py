@@ -1,7 +1,5 @@
 """Tiny federations of images, and whole runs on them in seconds."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

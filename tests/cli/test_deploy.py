@@ -91,7 +91,7 @@ class Desk:
 def desk(tmp_path) -> Desk:
     """Two hospitals with a folder of images each, and nothing else yet."""
     for site, count in zip(SITES, (8, 12), strict=True):
-        write_shades(tmp_path / f"data-{site}", {site: count})
+        write_shades(tmp_path / f"data-{site}", {f"clinic-{site}": count})
     (tmp_path / "trial.yaml").write_text(EXPERIMENT)
     (tmp_path / "policy.yaml").write_text(POLICY)
     return Desk(tmp_path)
@@ -134,7 +134,7 @@ def test_before_the_server_is_there(desk: Desk):
 def test_step_by_step(desk: Desk):
     provisioned(desk)
     for site in SITES:
-        desk.edit(f"data-{site}/federation.yaml", f"data-{site}:", f"{site}:")
+        desk.edit(f"data-{site}/federation.yaml", f"clinic-{site}:", f"{site}:")
         desk.konsil("data", "check", f"data-{site}")
     with contextlib.ExitStack() as stack:
         stack.enter_context(

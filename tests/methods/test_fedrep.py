@@ -63,6 +63,7 @@ def test_fitting_the_head_leaves_the_body_alone(make_plan, tmp_path):
     plan = make_plan(methods=["fedrep"], network={"name": "small", "norm": "batch"}, rounds=1)
     host = SiteWorker(plan, tmp_path)
     request = toy.server(plan, tmp_path)._request("round", "north", 1, True)
+    host._begin(request.job)
     site = host._site(request, host._states(request).now())
     [piece], shared = host._method.composition, request.parts
     piece.receive(site, shared)

@@ -4,8 +4,6 @@ Nobody's images, and yet every site is a plausible hospital: docs/synthetic.md s
 each site's parameters. Picture i of a site is the same whatever else is written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -3,8 +3,6 @@
 Pictures are float64 arrays, channels first, until `to_bytes`; coordinates are pixels.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable
 from functools import lru_cache

@@ -6,8 +6,6 @@ decide the class; stain, stroma, fat, red cells and inflammation do not. docs/sy
 the model and why every difference between sites is plausible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial

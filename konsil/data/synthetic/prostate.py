@@ -5,8 +5,6 @@ base), and then measured by a scanner: coil sensitivity, resolution, Rician nois
 Sites share the anatomy; docs/synthetic.md states what differs and why that is plausible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ background, seen through a camera. The mask is the true disc and the cup *as thi
 draws it*. docs/synthetic.md states the model and why every difference between sites is plausible.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial

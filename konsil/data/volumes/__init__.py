@@ -3,8 +3,6 @@
 Everything here raises `BadFile` for a file that cannot be used, with what to do about it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

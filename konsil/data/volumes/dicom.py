@@ -5,8 +5,6 @@ file's rescale slope and intercept, and turns MONOCHROME1 (0 is white) round, so
 are bright everywhere.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise

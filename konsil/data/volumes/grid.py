@@ -5,8 +5,6 @@ Planes are made by flips and transpositions only, so nothing is resampled and th
 exact. An oblique volume is seen along the voxel axis that is nearest to the view's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -4,8 +4,6 @@ A mask may be stored in another orientation than its image: it is turned, never 
 SEG objects and series of mask slices may leave out empty slices: each is put where it lies.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import combinations

@@ -197,6 +197,7 @@ class FlareLink:
             self._late.put((site, result.pop(PAYLOAD)))
 
     def too_late(self) -> list[tuple[str, bytes]]:
+        """What has arrived since nobody waited for it any more."""
         return [self._late.get() for _ in range(self._late.qsize())]
 
     def _next(self, end: float | None) -> Answer | None:

@@ -4,8 +4,6 @@ The site client (`konsil.deploy.parties`) outlives sessions: what it is computin
 when a session ends, and the next session asks for it again.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 python -m konsil.deploy.flare.main server|client  FLARE's arguments
 """
 
-from __future__ import annotations
-
 import runpy
 import shlex
 import sys

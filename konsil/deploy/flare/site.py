@@ -1,7 +1,5 @@
 """In the FLARE client's process at a site: what it lets itself be asked, and what it says."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

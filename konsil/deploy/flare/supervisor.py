@@ -7,8 +7,6 @@ name of the person who submitted the first. All it remembers lies in FLARE's job
 runs' folders, so it may be killed at any moment as well.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

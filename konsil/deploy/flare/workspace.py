@@ -4,8 +4,6 @@ Who may do what: a site runs nothing but Konsil's sessions, signed by the admin;
 a site's files or logs, nobody restarts it, and no log is streamed to the server.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How messages travel. An engine has one call and knows no method."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -44,7 +42,7 @@ class InProcessEngine:
                 yield Failure(request.site, str(error))
 
     def close(self) -> None:
-        """Nothing to end."""
+        """There is no process to end."""
 
 
 def make_engine(plan: Plan, run_folder: Path) -> Engine:

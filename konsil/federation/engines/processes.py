@@ -91,7 +91,7 @@ class ProcessEngine:
             self._workers.pop(number).kill()
 
     def close(self) -> None:
-        """End the workers."""
+        """End all worker processes, and wait for them."""
         for number in list(self._workers):
             self._end(number)
 

@@ -3,8 +3,6 @@
 Errors are what `open_federation` refuses; warnings are what it allows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -63,7 +61,7 @@ class CheckResult:
         return [image for one in self.seen for image in one.images]
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
+        """All of it as plain data, for --json."""
         return {
             "path": str(self.path),
             "ok": self.ok,

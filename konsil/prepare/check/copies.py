@@ -10,8 +10,6 @@ Measured on fundus photographs and prostate MR of eight hospitals: a copy that w
 and below .82 with an artificial round field that jumps about.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -4,8 +4,6 @@ Files are opened by `open_with_masks`, as in training: what can be looked at can
 Pixels are not kept, so neither the number of files nor their size limits what can be checked.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence

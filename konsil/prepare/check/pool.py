@@ -7,8 +7,6 @@ starting Python anew would take longer than a thousand pictures; after the fork 
 decode, count and send, and touch no lock that another thread could have held.
 """
 
-from __future__ import annotations
-
 import mmap
 import multiprocessing
 import os

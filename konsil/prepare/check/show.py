@@ -1,7 +1,5 @@
 """The result of a check on a terminal: facts as tables, then errors, then warnings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console

@@ -1,7 +1,5 @@
 """What a site's data are like, in numbers, and what of it is legal but unlikely to be meant."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

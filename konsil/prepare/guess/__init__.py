@@ -5,8 +5,6 @@ files. Whatever it had to guess is marked in the file; what is left to a person,
 out, stands at its head and is said again in `FirstFile.to_do`.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re
@@ -45,7 +43,7 @@ class FirstFile:
     to_do: list[str]
 
     def in_words(self) -> str:
-        """For the terminal."""
+        """What was found and what is left to do, for the terminal."""
         found = [f"  {line}" for line in self.found]
         left = [f"  - {line}" for line in self.to_do]
         after = f"then: konsil data check {self.path.parent}"

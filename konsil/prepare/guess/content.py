@@ -1,7 +1,5 @@
 """What is in a sample of the files, and what follows: structures, window, slices, channels."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence

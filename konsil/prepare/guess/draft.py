@@ -1,7 +1,5 @@
 """A federation file in the making, and as YAML with comments."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """From files to sites: masks beside images, one folder a class, or as a person says."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A further layout is one more row, or one more word in a row. `tests/prepare/test
 every row to its example.
 """
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 from typing import Literal, NamedTuple

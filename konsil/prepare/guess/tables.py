@@ -1,7 +1,5 @@
 """Classes, patients or the whole list from CSV files beside the images; patients from names."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ The column `split` is left alone: it holds out whole hospitals, and within the o
 patches of the same patient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A soft map holds the share of the experts who marked a pixel; what at least thre
 marked counts, which is usual for this set.
 """
 
-from __future__ import annotations
-
 from konsil.prepare.importers.base import Case, Options, Source, importer
 from konsil.prepare.importers.pictures import FUNDUS_HEAD, FundusCase, Masked
 

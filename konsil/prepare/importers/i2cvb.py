@@ -5,8 +5,6 @@ T2W, the whole gland in GT/prostate as a series of mask slices. GE 1.5 T has 21 
 19; the paper's 19 cases are as many as the Siemens ones, its recipe takes both scanners.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import PurePosixPath
 

@@ -4,8 +4,6 @@ The layout is that of all tasks of the Decathlon, and dataset.json describes it.
 the T2 channel is taken. The prostate is both zones. The 16 cases of imagesTs have no labels.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

@@ -6,8 +6,6 @@ slices, its image 34; TCIA says that it is rightly placed, and so it is used by 
 published recipe leaves it out.
 """
 
-from __future__ import annotations
-
 import re
 from functools import partial
 

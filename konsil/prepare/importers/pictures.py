@@ -1,7 +1,5 @@
 """Cases that are pictures: with a mask, or in the folder of their class."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -7,8 +7,6 @@ The first of them notes that the 13 cases of RUNMC overlap with NCI-ISBI 3T, whi
 same hospital.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from konsil.prepare.importers.base import Case, Options, Source, importer

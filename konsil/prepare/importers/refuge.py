@@ -5,8 +5,6 @@ the test part lie in further folders G and N. Folders around the files differ be
 archives and REFUGE2's, so only the names of the files are used.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from konsil.data.findings import BadFile

@@ -7,8 +7,6 @@ grader whose lines are not two closed ones, one inside the other, is left out of
 reported.
 """
 
-from __future__ import annotations
-
 from pathlib import PurePosixPath
 
 import numpy as np

@@ -10,8 +10,6 @@ of the folders occur in public code, the place of the masks does not, so any is 
 The stereo pictures of release 3 hold two views side by side; the masks belong to the left one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

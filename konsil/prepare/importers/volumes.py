@@ -9,8 +9,6 @@ for all of them, and a note in the report whenever more than turning was needed:
 - another shape: put where the header says, if every labelled voxel falls inside the image.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

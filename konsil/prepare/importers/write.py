@@ -5,8 +5,6 @@ file, which makes them count, is written last: a killed import leaves nothing th
 for a site, and is simply repeated.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

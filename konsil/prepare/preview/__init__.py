@@ -1,7 +1,5 @@
 """`konsil data preview`: one page that shows what training will see, and how sites differ."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Contact sheets: a few images of each site, small, with the outlines of their labels."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections import Counter

@@ -1,7 +1,5 @@
 """How far the sites are from each other, from brightness and colour alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
