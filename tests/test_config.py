@@ -183,11 +183,12 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     "network": (
         {"network": {"name": "unet3"}},
         "network.name: unknown network 'unet3'; there are features, resnet18, small, unet, "
-        "unet_classic, vgg11, vgg11_pooled",
+        "unet_classic, unet_resenc, vgg11, vgg11_pooled",
     ),
     "network of another task": (
         {"network": {"name": "resnet18"}},
-        "network.name = 'resnet18': not for a task of masks; choose one of unet, unet_classic",
+        "network.name = 'resnet18': not for a task of masks; choose one of unet, unet_classic, "
+        "unet_resenc",
     ),
     "key of the network": (
         {"network": {"name": "unet", "withd": 2}},
@@ -204,7 +205,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "norm": (
         {"network": {"norm": "layer"}},
-        "network.norm = 'layer': one of instance, batch, group",
+        "network.norm = 'layer': one of instance, instance_affine, batch, group",
     ),
     "size": (
         {"federation": {"synthetic": "retina", "image_size": 40}},

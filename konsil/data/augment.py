@@ -3,14 +3,13 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from konsil.config import TrainingConfig
+from konsil.config import TrainingConfig
 
 Flips = Literal["none", "horizontal", "both"]
 BENT_AT = 5  # points a side at which an image is bent; smooth between them
@@ -33,11 +32,11 @@ class Ranges:
     noise: float = 0.0  # its deviation, of the image's own
     cut: float = 0.0  # the share of images with a hole
 
-    def times(self, strength: float) -> Ranges:
+    def times(self, strength: float) -> Self:
         """The same, so many times as far; shares of images stay shares."""
-        shares = {"blurred", "noisy", "cut"}
-        return Ranges(**{k: min(1, v * strength) if k in shares else v * strength
-                         for k, v in vars(self).items()})  # fmt: skip
+        further = {name: value * strength for name, value in vars(self).items()}
+        shares = {name: min(1.0, further[name]) for name in ("blurred", "noisy", "cut")}
+        return type(self)(**further | shares)
 
 
 RANGES = {

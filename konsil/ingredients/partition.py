@@ -9,6 +9,7 @@ import re
 from konsil.errors import ConfigError
 from konsil.ingredients.context import MethodSettings
 from konsil.ingredients.piece import Averaged, Names, Partition
+from konsil.networks import NetworkSpec, decoder_of
 from konsil.weights import Layout
 
 
@@ -42,15 +43,39 @@ class AveragedButNorms(Averaged):
 class HeadSettings(MethodSettings):
     """head = none is FedAvg."""
 
-    # U-Nets may want more than the last convolution, e.g. 'net\.model\.2\.' (MONAI's top block)
-    head: str = "last"  # the last layer; or none; or a regular expression on entry names
+    # decoder: of a U-Net, of other networks the last layer; level: its last level alone;
+    # last: the last layer alone; none; or a regular expression on entry names
+    head: str = "decoder"
 
 
-def head_entries(layout: Layout, head: str) -> Names:
-    """The head: the last layer, nothing, or what a regular expression finds in entry names."""
+class AveragedBody(Averaged):
+    """FedAvg's model whose head is the site's own."""
+
+    def __init__(self, head: str, trains_own: bool = True) -> None:
+        super().__init__("global", stays=self._head, trains_own=trains_own)
+        self.head = head
+
+    def _head(self, layout: Layout) -> Names:
+        return head_entries(layout, self.head, self.context.network)
+
+    def warnings(self) -> list[str]:
+        """How much of the network the head is: a small one makes the method FedAvg by name."""
+        layout = self.initial.layout
+        if not self.own:
+            return []
+        stays, all_ = layout.only(self.own).trainable, layout.trainable
+        return [f"the head has {stays:,} of {all_:,} parameters; they stay at the site"]
+
+
+def head_entries(layout: Layout, head: str, network: NetworkSpec) -> Names:
+    """The head: a decoder or a part of it, nothing, or what a regular expression finds."""
     if head == "none":
         return frozenset()
-    names = [e.name for e in layout.entries if _in_head(e.name, e.group == "head", head)]
+    named = head in ("decoder", "level")
+    if named and (modules := decoder_of(network, last_level=head == "level")):
+        names = [e.name for e in layout.entries if e.name.rpartition(".")[0] in modules]
+    else:
+        names = [e.name for e in layout.entries if _in_head(e.name, e.group == "head", head)]
     found = {e.name for e in layout.entries if e.kind == "trainable"} & set(names)
     everything = sum(e.kind == "trainable" for e in layout.entries)
     if not 0 < len(found) < everything:
@@ -60,13 +85,13 @@ def head_entries(layout: Layout, head: str) -> Names:
 
 
 def _in_head(name: str, last: bool, head: str) -> bool:
-    if head == "last":
+    if head in ("decoder", "level", "last"):
         return last
     try:
         return re.search(head, name) is not None
     except re.error as error:
         raise ConfigError(
-            f"head = {head!r}: last, none or a regular expression ({error})"
+            f"head = {head!r}: decoder, level, last, none or a regular expression ({error})"
         ) from None
 
 

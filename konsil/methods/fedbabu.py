@@ -6,7 +6,6 @@ really is trained (in the code published with FedSoup, the optimiser never holds
 finetune_epochs = 0 every site keeps the initial head; with head = none, too, it is FedAvg.
 """
 
-from functools import partial
 from typing import Literal
 
 from pydantic import Field
@@ -14,8 +13,8 @@ from pydantic import Field
 from konsil.errors import ConfigError
 from konsil.ingredients.finetune import FineTuned
 from konsil.ingredients.method import Method, method
-from konsil.ingredients.partition import HeadSettings, head_entries
-from konsil.ingredients.piece import Averaged, Piece
+from konsil.ingredients.partition import AveragedBody, HeadSettings
+from konsil.ingredients.piece import Piece
 
 
 class FedBABUSettings(HeadSettings):
@@ -35,9 +34,8 @@ class FedBABU(Method):
 
     def pieces(self) -> list[Piece]:
         s = self.settings
-        head = partial(head_entries, head=s.head)
-        self.body = Averaged("global", stays=head, trains_own=False)
-        tuned = head if s.finetune == "head" else None
+        self.body = AveragedBody(s.head, trains_own=False)
+        tuned = self.body.stays if s.finetune == "head" else None
         tuning = {"early_stopping": s.early_stopping, "only": tuned}
         return [self.body, FineTuned(self.body, s.finetune_epochs, s.finetune_lr, **tuning)]
 

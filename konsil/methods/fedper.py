@@ -4,11 +4,9 @@ Body (base layers) and head (personalisation layers) are trained together on eve
 body is averaged. With head = none it is FedAvg.
 """
 
-from functools import partial
-
 from konsil.ingredients.method import Method, method
-from konsil.ingredients.partition import HeadSettings, head_entries
-from konsil.ingredients.piece import Averaged, Piece
+from konsil.ingredients.partition import AveragedBody, HeadSettings
+from konsil.ingredients.piece import Piece
 
 
 @method("fedper", paper="Arivazhagan et al., arXiv 1912.00818, Algorithms 1-2")
@@ -18,4 +16,4 @@ class FedPer(Method):
     Settings = HeadSettings
 
     def pieces(self) -> list[Piece]:
-        return [Averaged("global", stays=partial(head_entries, head=self.settings.head))]
+        return [AveragedBody(self.settings.head)]

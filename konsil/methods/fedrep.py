@@ -5,14 +5,12 @@ under that head by the round's usual batches. Only the body is averaged. With he
 FedAvg; with head_epochs = 0 the head is never trained, as in FedBABU before its fine-tuning.
 """
 
-from functools import partial
-
 from pydantic import Field
 
 from konsil.ingredients.context import Shared, TrainedNetwork
 from konsil.ingredients.method import Method, method
-from konsil.ingredients.partition import HeadSettings, head_entries
-from konsil.ingredients.piece import Averaged, Piece
+from konsil.ingredients.partition import AveragedBody, HeadSettings
+from konsil.ingredients.piece import Piece
 from konsil.ingredients.site import Site
 
 
@@ -22,11 +20,11 @@ class FedRepSettings(HeadSettings):
     head_epochs: int = Field(1, ge=0)  # a round, before the round's epochs on the body
 
 
-class BodyUnderFittedHead(Averaged):
+class BodyUnderFittedHead(AveragedBody):
     """A body that is averaged, trained each round under the head that was fitted to it."""
 
     def __init__(self, head: str, head_epochs: int) -> None:
-        super().__init__("global", stays=partial(head_entries, head=head), trains_own=False)
+        super().__init__(head, trains_own=False)
         self.head_epochs = head_epochs
 
     def networks(self) -> dict[str, TrainedNetwork]:

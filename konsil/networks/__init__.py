@@ -4,7 +4,7 @@ Raw images in [0, 1] go in, logits come out. Nothing here knows about training, 
 super model needs only this package.
 """
 
-from konsil.networks.build import Network, build_network
+from konsil.networks.build import Network, build_network, decoder_of
 from konsil.networks.layers import PerImageNorm
 from konsil.networks.spec import NETWORKS, NetworkSpec, check_spec, network, network_spec
 from konsil.networks.trial import try_out
@@ -16,6 +16,7 @@ __all__ = [
     "PerImageNorm",
     "build_network",
     "check_spec",
+    "decoder_of",
     "network",
     "network_spec",
     "try_out",

@@ -1,8 +1,10 @@
 """A network of its specification: normalisation, the net itself, and features for those who ask."""
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
@@ -109,6 +111,33 @@ class Watched:
     def bottleneck(self) -> Tensor:
         """The deepest convolution, averaged; without one, what the head sees."""
         return self.before_head if self._deepest is None else _averaged(self._deepest)
+
+
+@lru_cache(maxsize=16)
+@torch.no_grad()
+def decoder_of(spec: NetworkSpec, last_level: bool = False) -> frozenset[str]:
+    """The modules of a segmenter's decoder, or of its last level; none if it has no decoder.
+
+    Found by what runs: all layers after the last one whose picture is the smallest of all; for
+    the last level, after the last one whose picture is smaller than the answer.
+    """
+    ran: list[tuple[str, int]] = []
+
+    def noting(name: str) -> Callable[..., None]:
+        return lambda _, __, output: ran.append((name, output.shape[2:].numel()))
+
+    with torch.random.fork_rng(devices=[]):  # the weights do not matter, nor shall their draw
+        net = build_network(spec).eval()
+    for name, module in net.named_modules():
+        if next(module.children(), None) is None:
+            module.register_forward_hook(noting(name))
+    logits = net(torch.zeros(1, spec.in_channels, spec.image_size, spec.image_size))
+    full, smallest = logits.shape[2:].numel(), min(pixels for _, pixels in ran)
+    if logits.dim() != 4 or smallest == full:
+        return frozenset()
+    below = full - 1 if last_level else smallest
+    last = max(place for place, (_, pixels) in enumerate(ran) if pixels <= below)
+    return frozenset(name for name, _ in ran[last + 1 :])
 
 
 def _depth(x: Tensor) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from konsil.networks.layers import norm_block, norm_layer
+from konsil.networks.layers import BasicBlock, norm_block
 from konsil.networks.spec import network
 
 SMALL_WIDTHS = (16, 32, 64, 128)
@@ -51,28 +51,6 @@ def resnet18(in_channels: int, outputs: int, norm: str) -> Classifier:
     body = nn.Sequential(*stem, *stages, _global_average_pool())
     _initialise_convolutions(body)
     return Classifier(body, nn.Linear(512, outputs))
-
-
-class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions and a shortcut, a 1 x 1 convolution where shapes change."""
-
-    def __init__(self, in_channels: int, channels: int, stride: int, norm: str) -> None:
-        super().__init__()
-        self.residual = nn.Sequential(
-            *norm_block(in_channels, channels, norm, stride=stride, bias=False),
-            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
-            norm_layer(norm, channels),
-        )
-        self.shortcut = nn.Sequential()
-        if stride != 1 or in_channels != channels:
-            self.shortcut.append(nn.Conv2d(in_channels, channels, 1, stride=stride, bias=False))
-            self.shortcut.append(norm_layer(norm, channels))
-        self.activation = nn.ReLU(inplace=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
-        out: Tensor = self.activation(self.residual(x) + self.shortcut(x))
-        return out
 
 
 @network("vgg11", segments=False, shrink=32)

@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-NORMS = ("instance", "batch", "group")
+# of MONAI's U-Net plain instance norm learns no scale and shift; everywhere else it does
+NORMS = ("instance", "instance_affine", "batch", "group")
 GROUPS = 8
 
 
@@ -30,7 +31,7 @@ class PerImageNorm(nn.Module):
 
 def norm_layer(name: str, channels: int) -> nn.Module:
     """A norm layer with a learned scale and shift a channel; groups: 8, or what divides."""
-    if name == "instance":
+    if name in ("instance", "instance_affine"):
         return nn.InstanceNorm2d(channels, affine=True)
     if name == "batch":
         return nn.BatchNorm2d(channels)
@@ -46,3 +47,25 @@ def norm_block(
         norm_layer(norm, channels),
         nn.ReLU(inplace=True),
     ]
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions and a shortcut, a 1 x 1 convolution where shapes change."""
+
+    def __init__(self, in_channels: int, channels: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.residual = nn.Sequential(
+            *norm_block(in_channels, channels, norm, stride=stride, bias=False),
+            nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+            norm_layer(norm, channels),
+        )
+        self.shortcut = nn.Sequential()
+        if stride != 1 or in_channels != channels:
+            self.shortcut.append(nn.Conv2d(in_channels, channels, 1, stride=stride, bias=False))
+            self.shortcut.append(norm_layer(norm, channels))
+        self.activation = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What comes out of both ways together."""
+        out: Tensor = self.activation(self.residual(x) + self.shortcut(x))
+        return out

@@ -88,7 +88,7 @@ class NetworkSpec:
     in_channels: int
     outputs: int
     image_size: int
-    norm: str | None = None  # instance, batch or group; None: the network's own default
+    norm: str | None = None  # one of NORMS; None: the network's own default
     normalise: bool = False  # PerImageNorm as the first module
     # Not in the repr, by which initial weights are drawn: they outlive these fields.
     # U-Nets: channels of the first level, which double four times; None: the network's own.
@@ -199,7 +199,7 @@ def _check_size(spec: NetworkSpec) -> None:
             )
         return
     # Instance norm, and batch norm of one image, need more than one pixel on the last grid.
-    smallest = shrink + ((spec.norm or kind.norm) in ("instance", "batch"))
+    smallest = shrink + ((spec.norm or kind.norm) in ("instance", "instance_affine", "batch"))
     if size < smallest:
         raise ConfigError(f"federation.image_size = {size}: {spec.name} needs at least {smallest}")
 

@@ -111,8 +111,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
     "methods/fedbabu.py": [
         ("finetune_lr is ignored", "s.finetune_lr, **tuning", "**tuning"),
         ("finetune_epochs is ignored", "s.finetune_epochs,", "5,"),
-        ("finetune is ignored", 'head if s.finetune == "head" else None', "None"),
-        ("head is ignored", "head=s.head", 'head="last"'),
+        ("finetune is ignored", 'self.body.stays if s.finetune == "head" else None', "None"),
+        ("head is ignored", "AveragedBody(s.head,", 'AveragedBody("last",'),
         ("the head is trained", "trains_own=False", "trains_own=True"),
     ],
     "methods/fedbn.py": [
@@ -133,7 +133,9 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("own model is no candidate", "candidates[site.name] = own\n",
          "candidates.setdefault(site.name, site.private.get('old', own))\n"),
     ],
-    "methods/fedper.py": [("head is ignored", "head=self.settings.head", 'head="last"')],
+    "methods/fedper.py": [
+        ("head is ignored", "AveragedBody(self.settings.head)", 'AveragedBody("last")'),
+    ],
     "methods/fedprox.py": [
         ("mu is ignored", "Pull(self.settings.mu,", "Pull(0.01,"),
         ("coupling is ignored", "self.settings.mu, self.settings.coupling", "self.settings.mu"),
@@ -142,8 +144,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("head moments are reset", "TrainedNetwork(self.context.network, only=self.own)",
          'TrainedNetwork(self.context.network, "reset", only=self.own)'),
         ("head_epochs is ignored", "epochs=self.head_epochs)", "epochs=1)"),
-        ("head is ignored", "partial(head_entries, head=head)",
-         'partial(head_entries, head="last")'),
+        ("head is ignored", "super().__init__(head, trains_own=False)",
+         'super().__init__("last", trains_own=False)'),
         ("the head is not fitted", "site.private[self.kept] = head.weights().only(self.own)",
          "pass"),
         ("the head follows the body's batches", "trains_own=False", "trains_own=True"),

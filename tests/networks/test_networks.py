@@ -12,11 +12,16 @@ from konsil.errors import ConfigError, StateError
 from konsil.networks import NetworkSpec, PerImageNorm, build_network
 from konsil.weights import head_module
 
-SEGMENTERS = ["unet", "unet_classic"]
+SEGMENTERS = ["unet", "unet_classic", "unet_resenc"]
 CLASSIFIERS = ["resnet18", "vgg11", "vgg11_pooled", "small"]
-LIGHT = ["unet", "unet_classic", "resnet18", "vgg11_pooled", "small"]  # VGG-11 is half a GB
-NORMED = ["unet", "unet_classic", "resnet18", "small"]
-NORM_TYPES = {"instance": nn.InstanceNorm2d, "batch": nn.BatchNorm2d, "group": nn.GroupNorm}
+LIGHT = [*SEGMENTERS, "resnet18", "vgg11_pooled", "small"]  # VGG-11 is half a GB
+NORMED = [*SEGMENTERS, "resnet18", "small"]
+NORM_TYPES = {
+    "instance": nn.InstanceNorm2d,
+    "instance_affine": nn.InstanceNorm2d,
+    "batch": nn.BatchNorm2d,
+    "group": nn.GroupNorm,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +47,7 @@ def norms_of(net):
     [
         ("unet", 1_625_496),
         ("unet_classic", 7_762_531),
+        ("unet_resenc", 9_432_371),
         ("resnet18", 11_171_779),  # the known 11,689,512 with 3 channels and 1000 classes, below
         ("vgg11", 128_777_475),
         ("vgg11_pooled", 9_220_867),
@@ -79,7 +85,7 @@ def test_output_shape_of_vgg11():
 @pytest.mark.parametrize("norm", NORM_TYPES)
 @pytest.mark.parametrize("outputs", [1, 2, 3])
 def test_every_norm_trains_one_image_at_the_smallest_size(name, norm, outputs):
-    smallest = {"unet": 32, "unet_classic": 32, "resnet18": 33, "small": 17}[name]
+    smallest = {"resnet18": 33, "small": 17}.get(name, 32)
     net = build(name, norm, size=smallest, outputs=outputs)
     logits = net(torch.rand(1, 1, smallest, smallest))
     logits.sum().backward()
@@ -89,10 +95,25 @@ def test_every_norm_trains_one_image_at_the_smallest_size(name, norm, outputs):
 
 @pytest.mark.parametrize(
     ("name", "norm"),
-    [("unet", "instance"), ("unet_classic", "instance"), ("resnet18", "batch"), ("small", "group")],
+    [*((name, "instance") for name in SEGMENTERS), ("resnet18", "batch"), ("small", "group")],
 )
 def test_default_norm(name, norm):
     assert {type(m) for m in norms_of(build_meta(name))} == {NORM_TYPES[norm]}
+
+
+def test_affine_instance_norm_learns_scale_and_shift_in_monais_u_net_too():
+    plain, affine = (norms_of(build("unet", norm)) for norm in ("instance", "instance_affine"))
+    assert len(plain) == len(affine) > 0
+    assert not any(m.affine for m in plain)
+    assert all(m.affine for m in affine)
+
+
+def test_the_residual_encoder_has_nnu_nets_blocks():
+    net = build_meta("unet_resenc").net
+    assert [len(stage) for stage in (*net.down, net.bottom)] == [1, 3, 4, 6, 6]
+    assert [stage[0].residual[0].stride for stage in (*net.down, net.bottom)] == [
+        (1, 1), *[(2, 2)] * 4
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["vgg11", "vgg11_pooled"])
@@ -222,7 +243,10 @@ def test_spec_of_another_version_is_refused(data):
             NetworkSpec("unett", 3, 2, 64),
             "unknown network 'unett'; there are .*unet, unet_class",
         ),
-        (NetworkSpec("unet", 3, 2, 64, norm="layer"), "one of instance, batch, group"),
+        (
+            NetworkSpec("unet", 3, 2, 64, norm="layer"),
+            "one of instance, instance_affine, batch, group",
+        ),
         (NetworkSpec("unet", 3, 2, 40), "image_size = 40: .* multiple of 16, at least 32"),
         (NetworkSpec("unet_classic", 3, 2, 16), "image_size = 16: .* multiple of 16, at least 32"),
         (NetworkSpec("resnet18", 3, 2, 32), "image_size = 32: resnet18 needs at least 33"),

@@ -6,7 +6,7 @@ import torch
 from konsil.networks import Network, NetworkSpec, build_network
 from konsil.weights import head_module
 
-NETWORKS = ["unet", "unet_classic", "resnet18", "small"]
+NETWORKS = ["unet", "unet_classic", "unet_resenc", "resnet18", "small"]
 
 
 def build(name: str, norm: str | None = None, width: int | None = None) -> Network:
@@ -29,6 +29,7 @@ def test_the_logits_are_those_of_forward(name, norm, training):
         ("unet", 2, 32),
         ("unet_classic", None, 512),
         ("unet_classic", 4, 64),
+        ("unet_resenc", 2, 32),
         ("resnet18", None, 512),
         ("small", None, 128),
     ],
@@ -44,7 +45,7 @@ def test_a_classifiers_features_are_what_its_head_sees(name):
     assert torch.equal(net.get_submodule(head_module(net))(features), logits)
 
 
-@pytest.mark.parametrize("name", ["unet", "unet_classic"])
+@pytest.mark.parametrize("name", ["unet", "unet_classic", "unet_resenc"])
 def test_a_u_nets_features_depend_on_its_way_down_alone(name):
     """Its widest layers, and nothing of the way up; while the logits use everything."""
     net = build(name)
@@ -67,7 +68,7 @@ def test_each_image_has_its_own(name):
     assert not torch.allclose(together[0], together[1])
 
 
-@pytest.mark.parametrize("name", ["unet", "unet_classic"])
+@pytest.mark.parametrize("name", ["unet", "unet_classic", "unet_resenc"])
 def test_no_hook_is_left_behind(name):
     net = build(name)
     net.with_features(torch.rand(1, 1, 64, 64))
