@@ -1,12 +1,19 @@
 """U-Nets: the default (MONAI's, with residual units), the classic one, and nnU-Net's."""
 
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from konsil.networks.layers import BasicBlock, norm_block, norm_layer
 from konsil.networks.spec import network
+
+
+MONAI_NORMS: dict[str, Any] = {
+    "instance_affine": ("instance", {"affine": True}),
+    "group": "batch",  # whose layers are replaced afterwards
+}
 
 
 def _innermost(net: nn.Module) -> nn.Module:
@@ -33,7 +40,7 @@ def residual_unet(in_channels: int, outputs: int, norm: str, width: int = 16) ->
         channels=[width * 2**level for level in range(5)],
         strides=(2, 2, 2, 2),
         num_res_units=2,
-        norm={"group": "batch", "instance_affine": ("instance", {"affine": True})}.get(norm, norm),
+        norm=MONAI_NORMS.get(norm, norm),
     )
     for path, module in list(net.named_modules()):
         if norm == "group" and isinstance(module, nn.BatchNorm2d):
