@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from konsil.networks.layers import BasicBlock, norm_block, norm_layer
 from konsil.networks.spec import network
 
-
 MONAI_NORMS: dict[str, Any] = {
     "instance_affine": ("instance", {"affine": True}),
     "group": "batch",  # whose layers are replaced afterwards
