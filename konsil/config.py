@@ -8,6 +8,7 @@ import copy
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
@@ -243,6 +244,10 @@ class ServerConfig(Block):
     max_rms: float = Field(1e3, gt=0)  # root mean square of a part's values
     absences: dict[str, list[int]] = {}  # simulate drop-outs: site -> rounds it misses
     means_only: bool = False  # a promise: methods that need single models are refused
+
+    def asked(self, sites: int) -> int:
+        """How many of so many sites a round asks."""
+        return ceil(self.fraction * sites)
 
     @field_validator("momentum", mode="before")
     @classmethod

@@ -89,16 +89,17 @@ class Policy(Block):
 
 def fewest_in_a_mean(plan: Plan) -> int:
     """With how many sites the server would go on, in the round that needs the fewest."""
-    server, sites = plan.experiment.server, len(plan.sites)
+    server = plan.experiment.server
+    asked = server.asked(len(plan.sites))
     if server.min_sites:
-        return min(server.min_sites, sites)
+        return min(server.min_sites, asked)
     away = Counter(
         number
         for site in plan.sites
         for number in set(server.absences.get(site, []))
         if 1 <= number <= plan.experiment.rounds
     )
-    return max(1, sites - max(away.values(), default=0))
+    return max(1, asked - max(away.values(), default=0))
 
 
 def read_policy(path: Path | None) -> Policy:

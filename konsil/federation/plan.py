@@ -90,6 +90,11 @@ class Plan:
             raise ConfigError(
                 f"server.min_sites = {server.min_sites}: the federation has {len(self.sites)} sites"
             )
+        if (server.min_sites or 1) > (asked := server.asked(len(self.sites))):
+            raise ConfigError(
+                f"server.min_sites = {server.min_sites}: server.fraction = {server.fraction:g} "
+                f"asks {asked} of {len(self.sites)} sites a round"
+            )
         segments = targets_of(self.experiment.task) == "masks"
         for job in self.jobs[:: len(self.experiment.seeds)]:
             method = self.method(job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import ceil, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -160,8 +160,8 @@ class Server:
         """The sites that a round asks, drawn from the seed alone: alike for every method."""
         sites = list(self.roster)
         stream = generator(self.method.context.seed, "sites of a round", number)
-        asked = ceil(self.config.fraction * len(sites))
-        return [sites[place] for place in torch.randperm(len(sites), generator=stream)[:asked]]
+        order = torch.randperm(len(sites), generator=stream)
+        return [sites[place] for place in order[: self.config.asked(len(sites))]]
 
     def _take(self, intake: Intake, answer: Reply | Failure, number: int) -> None:
         if isinstance(answer, Failure):

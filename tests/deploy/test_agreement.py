@@ -402,6 +402,8 @@ def test_a_policy_refuses(experiment, tmp_path, policy, said):
         ({"absences": {"south": [1, 1]}}, 1),
         ({"absences": {"south": [1], "north": [1]}}, 1),  # nobody: that round fails
         ({"absences": {"south": [1]}, "min_sites": 2}, 2),  # that round fails
+        ({"fraction": 0.5}, 1),
+        ({"fraction": 0.6}, 2),
     ],
 )
 def test_the_fewest_sites_in_a_mean(make_plan, server, fewest):

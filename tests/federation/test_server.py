@@ -520,6 +520,11 @@ def test_min_sites_cannot_exceed_the_roster(make_plan):
         make_plan(server={"min_sites": 3})
 
 
+def test_min_sites_cannot_exceed_those_that_a_round_asks(make_plan):
+    with pytest.raises(ConfigError, match=r"min_sites = 2: server.fraction = 0.5 asks 1 of 2"):
+        make_plan(server={"min_sites": 2, "fraction": 0.5})
+
+
 def test_a_round_without_any_site_fails(make_plan, tmp_path):
     plan = make_plan(server={"absences": {"north": [1], "south": [1]}, "min_sites": 1})
     with pytest.raises(RoundFailed, match="absent by the experiment's plan"):
