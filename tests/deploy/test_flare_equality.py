@@ -116,3 +116,20 @@ def test_the_same_bits_with_other_methods(tmp_path):
     e = tiny(tmp_path / "squares", methods, "segmentation", {"name": "unet", "width": 2})
     deploy_local(e, tmp_path / "deployed", lambda _: None)
     deployments.same_files(tmp_path / "deployed", deployments.in_process(e, tmp_path / "alone"))
+
+
+@pytest.mark.slow
+def test_the_same_bits_with_every_setting_of_a_recipe(patients, tmp_path):
+    plain = tiny(patients, ["fedsm", "fedsoup"], "classification", {"name": "small"})
+    training = {
+        "batch_size": 3,
+        "schedule": "cosine",
+        "augment": "strong",
+        "keep": "ema",
+        "clip": 1,
+    }
+    server = {"momentum": "auto", "weights": "equal", "fraction": 0.6}
+    raw = plain.model_dump(mode="json", exclude_unset=True)
+    e = check_experiment(raw | {"training": training, "server": server}, "test")
+    deploy_local(e, tmp_path / "deployed", lambda _: None)
+    deployments.same_files(tmp_path / "deployed", deployments.in_process(e, tmp_path / "alone"))

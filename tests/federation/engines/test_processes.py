@@ -12,6 +12,7 @@ from federations import copy_sites
 from konsil import testing as toy
 from konsil.errors import RoundFailed
 from konsil.federation.engines.processes import ProcessEngine, deal_out
+from konsil.federation.runner import Run
 from konsil.federation.site_worker import site_folder
 
 # one of every kind of traffic: means, controls, single models, phases
@@ -177,3 +178,38 @@ def test_workers_end_with_their_coordinator(trio, tmp_path):
     while worker.process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
     assert worker.process.poll() == 0
+
+
+RECIPE = {  # every setting of training and server beyond the plain ones, at once
+    "training": {
+        "batch_size": 2, "optimizer": "adamw", "schedule": "cosine", "warmup": 1, "clip": 0.5,
+        "augment": "strong", "augment_flips": "both", "keep": "ema", "weight_decay": 0.01,
+    },
+    "server": {"momentum": "auto", "weights": "equal", "fraction": 0.6},
+    "methods": ["fedsm", "fedsoup", "scaffold", "fedper"],
+    "rounds": 3,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def by_recipe(trio, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recipe")
+    toy.whole_run(toy.plan_of(trio, **RECIPE, **QUICK), folder)
+    return toy.what_remains(folder)
+
+
+def test_a_recipe_is_the_same_bits_in_worker_processes(trio, by_recipe, tmp_path):
+    engine = {"name": "processes", "workers": 2}
+    toy.whole_run(toy.plan_of(trio, engine=engine, **RECIPE, **QUICK), tmp_path)
+    assert toy.what_remains(tmp_path) == by_recipe
+
+
+def test_a_recipe_is_the_same_bits_after_a_stop_in_every_round(trio, by_recipe, tmp_path):
+    """What momentum, means of models and schedules need is in records and states."""
+    plan = toy.plan_of(trio, **RECIPE, **QUICK)
+    Run(plan, tmp_path).prepare(False, lambda path: None)
+    for job in plan.jobs:
+        for number in (1, 2):
+            toy.server(plan, tmp_path, job.method)._round(number)  # and another one from here
+    toy.whole_run(plan, tmp_path, resume=True)
+    assert toy.what_remains(tmp_path) == by_recipe
