@@ -141,15 +141,17 @@ class SoftPull(Personal):
     def receive(self, site: Site, shared: Shared) -> None:
         """Line 16, finished at the site: towards the plain mean of the specialists.
 
-        A newcomer begins with that mean, or alone, if it takes nothing of the others' ever.
+        A newcomer begins with that mean. A site that is alone takes nothing of the others', ever.
         """
         mean, own = shared["personal"], site.private.get("personal")
-        if own is None:
-            late = site.round > 1 and self.share.alone(site.name)
-            pulled = self.context.initial(self.context.network) if late else mean
-        else:
-            pulled = softpull(self.share(site, own, mean, shared), own, mean)
-        site.private["personal"] = self.ahead(pulled, shared)
+        if self.share.alone(site.name):
+            late = own is None and site.round > 1  # in round 1 the mean is the initial model
+            first = self.context.initial(self.context.network) if late else mean
+            site.private.setdefault("personal", first)
+            return
+        if own is not None:
+            mean = softpull(self.share(site, own, mean, shared), own, mean)
+        site.private["personal"] = self.ahead(mean, shared)
 
     def ahead(self, pulled: Weights, shared: Shared) -> Weights:
         """Momentum: all specialists go on as far as their mean just went, beta times.

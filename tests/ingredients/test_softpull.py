@@ -361,6 +361,14 @@ def test_momentum_is_the_recursion_that_was_measured():
         torch.testing.assert_close(shared[VELOCITY].flat.double(), v, rtol=1e-3, atol=1e-6)
 
 
+def test_a_site_of_lambda_1_takes_no_momentum_of_the_others_either():
+    linear, shared = federation({"a": 0.7, "b": 1.0}, server={"momentum": 0.8})
+    shared = linear.round(shared)
+    own = linear.states["b"].private["personal"].clone()
+    assert shared[VELOCITY].norm() > 0
+    assert pulled(linear, shared, "b", 2).equals(own)
+
+
 def test_without_momentum_nothing_more_travels():
     linear, _ = federation(0.7, sites="abc")
     assert set(linear.method.start()) == {"personal", "global", "selector"}
