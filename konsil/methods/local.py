@@ -2,6 +2,7 @@
 
 from konsil.ingredients.context import Shared, TrainedNetwork, Upload
 from konsil.ingredients.method import Method, method
+from konsil.ingredients.piece import Piece
 from konsil.ingredients.site import Site
 from konsil.weights import Weights
 
@@ -10,17 +11,17 @@ from konsil.weights import Weights
 class Local(Method):
     """One model a site, trained on that site's images and used there."""
 
-    shared_roles = ()
     private_roles = ("local",)
-    best_by = ()
+
+    def pieces(self) -> list[Piece]:
+        """Nothing is shared: a site draws the common initial weights itself."""
+        return []
+
+    def work(self) -> float:
+        return 1.0
 
     def networks(self) -> dict[str, TrainedNetwork]:
-        """One."""
         return {"local": TrainedNetwork(self.context.network)}
-
-    def start(self) -> dict[str, Weights]:
-        """Nothing is shared: a site draws the common initial weights itself."""
-        return {}
 
     def receive(self, site: Site, shared: Shared) -> None:
         """Begin with the initial weights that every method begins with."""

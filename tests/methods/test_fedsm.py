@@ -454,6 +454,26 @@ def test_lambda_1_is_local_training(trained):
         assert alone.best["personal"].equals(local.best["local"])
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_lambda_1_is_local_training_whoever_is_away_and_however_large_sites_are(
+    make_plan, tmp_path, momentum
+):
+    """Batch norm's counters, too; and from the initial model for a site that comes late."""
+    plan = make_plan(
+        methods=["local", ALONE],
+        rounds=3,
+        network={"name": "small", "norm": "batch"},
+        training={"batch_size": 2},
+        server={"absences": {"south": [1]}, "momentum": momentum},
+    )
+    assert len({plan.images(site, "train") for site in plan.sites}) > 1
+    for title in ("local", "alone"):
+        toy.train(plan, tmp_path, title)
+    for site in plan.sites:
+        alone, local = (toy.state_of(plan, tmp_path, site, t) for t in ("alone", "local"))
+        assert alone.last["personal"].equals(local.last["local"])
+
+
 def test_lambda_1_over_k_with_equal_sites_is_fedavg(trained):
     plan, folder, records = trained
     mean = records["together"].shared["personal"]
