@@ -32,7 +32,8 @@ from monai.transforms import (
 )
 from torch import Tensor
 
-from konsil.data import Images, augment
+from konsil.data import Images
+from konsil.data.augment import RANGES
 
 BOTH = ("image", "label")
 
@@ -48,25 +49,26 @@ class FromKonsil(Transform):
         return dict(zip(BOTH, (x[0], y[0]), strict=True))
 
 
-def light(size: int) -> list[Callable[..., Any]]:
+def like_light(size: int) -> list[Callable[..., Any]]:
     """What `augment: light` does, with its ranges."""
-    gamma = math.exp(-augment.GAMMA), math.exp(augment.GAMMA)
+    light = RANGES["light"]
+    gamma = math.exp(-light.gamma), math.exp(light.gamma)
     return [
         RandFlipd(BOTH, prob=0.5, spatial_axis=1),
         RandAffined(
             BOTH,
             prob=1,
             spatial_size=(size, size),
-            rotate_range=math.radians(augment.ROTATION),
-            scale_range=(augment.SCALE,) * 2,
-            translate_range=(augment.SHIFT * size,) * 2,
+            rotate_range=math.radians(light.rotation),
+            scale_range=(light.scale,) * 2,
+            translate_range=(light.shift * size,) * 2,
             mode=("bilinear", "nearest"),
             padding_mode="border",
             cache_grid=True,
         ),
         RandAdjustContrastd("image", prob=1, gamma=gamma),
-        RandScaleIntensityFixedMeand("image", prob=1, factors=augment.CONTRAST),
-        RandShiftIntensityd("image", prob=1, offsets=augment.BRIGHTNESS),
+        RandScaleIntensityFixedMeand("image", prob=1, factors=light.contrast),
+        RandShiftIntensityd("image", prob=1, offsets=light.brightness),
         ScaleIntensityRanged("image", 0, 1, 0, 1, clip=True),
     ]
 
@@ -82,7 +84,7 @@ class Way:
     def transform(self, images: Images) -> Compose:
         """Decoding, which is cached, and what is drawn anew for every batch."""
         kept = [EnsureTyped(BOTH, track_meta=True)] if self.metadata else []
-        drawn = light(images.images.shape[-1]) if self.augmented else []
+        drawn = like_light(images.images.shape[-1]) if self.augmented else []
         return Compose([FromKonsil(images), *kept, *drawn]).set_random_state(0)
 
     def open(self, images: Images, folder: Path) -> Dataset:
