@@ -34,6 +34,22 @@ def test_rounds_and_fine_tuning_by_hand():
     assert epochs == {"a": 4, "b": 2}  # all of them, and stopped early
 
 
+def test_without_early_stopping_site_b_goes_on_to_the_last_epoch():
+    """By hand above it stops after two of four; two epochs without a stop are those two."""
+    tuned = {}
+    for epochs, stops in ((4, True), (2, False), (4, False)):
+        settings = {"epochs": epochs, "early_stopping": stops}
+        linear = toy.Linear("ft", DATA, model=layered.network, rounds=2, **settings)
+        shared = {"global": linear.weights(*layered.START)}
+        for number in (1, 2):
+            shared = linear.round(shared, number)
+        site = linear.site("b", 3, shared)
+        linear.method.receive(site, shared)
+        tuned[epochs, stops] = site.private["personal"]
+    assert tuned[2, False].equals(tuned[4, True])
+    assert not tuned[4, False].equals(tuned[4, True])
+
+
 @pytest.fixture
 def trained(make_plan, tmp_path):
     """title -> what FedAvg or FT left at the server and at the sites."""

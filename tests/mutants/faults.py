@@ -50,6 +50,7 @@ TESTS = {
         "methods/test_fedsm_personalisers.py",
     ),
     "methods/fedyogi.py": ("methods/test_fedadam.py",),
+    "methods/scaffold.py": ("methods/test_scaffold.py", "methods/test_fedavgm.py"),
     "methods/selector.py": ("methods/test_fedsm.py", "methods/test_selector.py"),
 }
 
