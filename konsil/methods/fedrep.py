@@ -32,7 +32,7 @@ class BodyUnderFittedHead(AveragedBody):
         return super().networks() | {"head": TrainedNetwork(self.context.network, only=self.own)}
 
     def work(self) -> float:
-        """An epoch on the head is a forward pass; its backward pass, through the head, is left out."""
+        """An epoch on the head is a forward pass; its way back through the head is left out."""
         epochs = self.head_epochs if self.own else 0
         return 1 + epochs / (3 * self.context.training.local_epochs)
 
