@@ -6,34 +6,39 @@ is answered for one model: the one that training led to, if the server is honest
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
 from konsil.deploy.policy import PolicyRefused
 from konsil.errors import StateError
-from konsil.evaluation.routing import GAMMAS
+from konsil.evaluation.routing import TEMPERATURES, rules_of
+from konsil.federation.assembly import SHRINKAGES, Assembly
 from konsil.federation.engines import Engine
-from konsil.federation.examiner import CHECKPOINTS, Examiner
 from konsil.federation.messages import (
     BODIES,
     Asked,
     BadMessage,
     CalibrateRequest,
+    CompareRequest,
+    DescribeRequest,
     EvaluateRequest,
     Request,
     RoundRequest,
+    head_part,
 )
 from konsil.federation.plan import Job, Plan
+from konsil.federation.questions import CHECKPOINTS
 from konsil.federation.site_worker import site_folder
 from konsil.federation.state import StateFiles
 from konsil.files import write_text
-from konsil.supermodel import GLOBAL, SELECTOR
+from konsil.supermodel import GLOBAL, NOVELTY, SELECTOR
+from konsil.supermodel.novelty import LIMITS
+from konsil.supermodel.rules import Utility, from_json
 
 FILE = "examined.json"  # beside the state: which models were answered for
 SUPER = "super"
-UNDECIDED = 1.0  # gamma, before validation images have chosen it
+CHOSEN = ("routing", "temperature", "limit", "withheld")  # facts that do not follow from the plan
 
 
 class Guard:
@@ -78,14 +83,14 @@ class Guard:
         folder = site_folder(self.run_folder / request.job, self.site)
         if not finished(folder, self.plan.hash, self.plan.experiment.rounds):
             raise BadMessage("this site's training of that job is not finished")
-        expected = self._parts_of(asked, Examiner(self.plan, job, cast(Engine, None)))
+        expected = self._parts_of(asked, Assembly(self.plan, job, cast(Engine, None)))
         if set(request.parts) != expected:
             raise BadMessage(f"parts {sorted(request.parts)}, expected {sorted(expected)}")
         _check_one_model(request, folder / FILE)
 
-    def _parts_of(self, asked: Asked, examiner: Examiner) -> set[str]:
+    def _parts_of(self, asked: Asked, assembly: Assembly) -> set[str]:
         """The models that come with a question, if the plan asks it."""
-        method = examiner.method
+        method = assembly.method
         if isinstance(asked, EvaluateRequest) and asked.role != SUPER:
             if asked.model is not None:
                 raise BadMessage(f"model: {asked.role} is no super model")
@@ -94,34 +99,71 @@ class Guard:
             return {asked.role} & set(method.shared_roles)
         if not method.super_model:
             raise BadMessage(f"{method.name} has no super model")
-        by_threshold = method.routing == "threshold"
         if isinstance(asked, EvaluateRequest):
-            chosen = GAMMAS if by_threshold else [UNDECIDED]
-            return self._parts_of_super_model(asked.model or {}, examiner, chosen)
+            self._check_decided(asked.model or {}, assembly)
+            return self._parts_of_super_model(asked.model or {}, assembly)
+        if isinstance(asked, DescribeRequest | CalibrateRequest) and not assembly.describes:
+            raise BadMessage("this method's super model needs no description of images")
+        if isinstance(asked, DescribeRequest):
+            if asked.selector != json.loads(json.dumps(assembly.facts().selector)):
+                raise BadMessage("selector: not as the plan has it")
+            return {SELECTOR}
         if isinstance(asked, CalibrateRequest):
-            if not by_threshold:
-                raise BadMessage("this method's super model has no threshold to choose")
-            if asked.gammas != list(GAMMAS):
-                raise BadMessage("gammas: not those that Konsil chooses from")
-            return self._parts_of_super_model(asked.model, examiner, [UNDECIDED])
+            heads = len(SHRINKAGES) if method.selector.solved_after else 0
+            if asked.heads != heads:
+                raise BadMessage(f"heads = {asked.heads}: the plan has {heads}")
+            self._check_undecided(asked.model, assembly)
+            offered = {head_part(place) for place in range(heads)}
+            return self._parts_of_super_model(asked.model, assembly) | offered
+        if isinstance(asked, CompareRequest):
+            self._check_rules(asked.rules, assembly)
+            self._check_undecided(asked.model, assembly)
+            return self._parts_of_super_model(asked.model, assembly)
         return set()
 
-    def _parts_of_super_model(
-        self, model: dict[str, Any], examiner: Examiner, gammas: Sequence[float]
-    ) -> set[str]:
-        """Its facts follow from the plan; gamma and who keeps its specialist do not."""
-        fixed = json.loads(json.dumps(asdict(examiner.facts())))
+    def _parts_of_super_model(self, model: dict[str, Any], assembly: Assembly) -> set[str]:
+        """Its facts follow from the plan; what was chosen, and who withholds, do not."""
+        fixed = json.loads(json.dumps(asdict(assembly.facts())))
         if set(model) != set(fixed):
             raise BadMessage("model: not the facts of a super model")
-        differing = [k for k in fixed if k not in ("gamma", "withheld") and model[k] != fixed[k]]
+        differing = [key for key in fixed if key not in CHOSEN and model[key] != fixed[key]]
         if differing:
             raise BadMessage(f"model: {', '.join(differing)}: not as the plan has it")
-        if model["gamma"] not in gammas:
-            raise BadMessage("model: gamma: not one that Konsil chooses from")
+        for key, allowed in (("temperature", (1.0, *TEMPERATURES)), ("limit", (None, *LIMITS))):
+            if model[key] != fixed[key] and (not assembly.calibrates or model[key] not in allowed):
+                raise BadMessage(f"model: {key}: not one that Konsil chooses from")
         withheld = model["withheld"] if isinstance(model["withheld"], list) else []
         if model["withheld"] != sorted(site for site in self.plan.sites if site in withheld):
             raise BadMessage("model: withheld: not sites of the plan")
-        return {GLOBAL, SELECTOR, *self.plan.sites} - set(withheld)
+        novelty = {NOVELTY} if assembly.describes else set()
+        return ({GLOBAL, SELECTOR, *self.plan.sites} - set(withheld)) | novelty
+
+    def _check_undecided(self, model: dict[str, Any], assembly: Assembly) -> None:
+        if model.get("routing") != assembly.facts().routing:
+            raise BadMessage("model: routing: not as the plan has it")
+
+    def _check_decided(self, model: dict[str, Any], assembly: Assembly) -> None:
+        if assembly.names_models:
+            return self._check_undecided(model, assembly)
+        self._check_rules([model.get("routing", {})], assembly, all_of_them=False)
+
+    def _check_rules(
+        self, rules: list[dict[str, Any]], assembly: Assembly, all_of_them: bool = True
+    ) -> None:
+        """Rules follow from the plan, but for the table of all sites' scores."""
+        if assembly.names_models:
+            raise BadMessage("this method's super model has no rule to choose")
+        sites = len(self.plan.sites)
+        try:
+            read = [from_json(rule, sites) for rule in rules]
+        except ValueError as wrong:
+            raise BadMessage(f"{wrong}") from None
+        tables = [rule.table for rule in read if isinstance(rule, Utility)]
+        rows = max(tables, key=lambda table: len(table[0]), default=[[0.0]] * sites)
+        table = [[*row, *[0.0] * (1 + 2 * sites - len(row))] for row in rows]
+        known = rules_of(assembly.method.routing, table)
+        if read != known if all_of_them else read[0] not in known:
+            raise BadMessage("routing: not what Konsil chooses from")
 
 
 def _check_one_model(request: Request, path: Path) -> None:
@@ -131,8 +173,8 @@ def _check_one_model(request: Request, path: Path) -> None:
     """
     asked = [getattr(request.body, key, "") for key in ("role", "split", "checkpoint")]
     words = [word for word in asked if word]
-    # `calibrate` does not say for which checkpoint it asks: there is a model for each
-    models = len(CHECKPOINTS) if request.kind == "calibrate" else 1
+    # these do not say for which checkpoint they ask: there is a model for each
+    models = len(CHECKPOINTS) if request.kind in ("describe", "calibrate", "compare") else 1
     notes = _read_notes(path)
     answered = notes.setdefault("/".join([request.kind, *words]), [])
     model = digest(request)

@@ -1,62 +1,200 @@
-"""How well a super model answers, and the gamma that validation images choose for it."""
+"""How well a super model answers, and what validation images choose of it.
+
+In the federation this takes two questions to every site, each answered with sums over its own
+validation images: how sure the selector may be and how good each answer is at this site
+(`calibration`), then how good every rule would be (`rule_scores`). The server adds up and chooses.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, linear
 
 from konsil.data import Images
 from konsil.evaluation import Columns, batches, joined
-from konsil.supermodel import GLOBAL, SuperModel
+from konsil.networks.outputs import mixed
+from konsil.supermodel import GLOBAL, SiteSelector, SuperModel
+from konsil.supermodel.discriminant import ImageMeans, means_layout
+from konsil.supermodel.novelty import LIMITS
+from konsil.supermodel.rules import NAMES_MODELS, Blend, Fixed, Rule, Threshold, Utility, chosen
 from konsil.tasks import Task
+from konsil.weights import Weights
 
 # 0 always asks a specialist, 1 never does; between them denser where selectors are sure.
 GAMMAS = (*(round(0.05 * i, 2) for i in range(20)), 0.97, 0.99, 0.999, 1.0)
+SHARES = (0.25, 0.5, 0.75)  # of the specialists in a blend
+TEMPERATURES = tuple(2 ** (i / 2) for i in range(-6, 15))  # 1/8 to 128
+BINS = 10  # of the expected calibration error
+CONFIDENCES = ("selector_confidence", "selector_confidence_raw")  # with and without temperature
+ERRORS = ("selector_error", "selector_error_raw")  # their calibration errors
+
+
+# --- what a site says ---------------------------------------------------------------------------
 
 
 def routed_columns(model: SuperModel, images: Images, task: Task, site: str) -> Columns:
     """Per-image values of the super model, and of its selector for images of `site`."""
     own = model.facts.sites.index(site) if site in model.facts.sites else -1
+    raw = model.changed(temperature=1.0)
     pieces = []
     for x, y in batches(images, model.device):
         answer = model.answer(x)
+        route = answer.route
         columns = task.columns(answer.logits, y)
-        if model.facts.routing == "threshold":  # other selectors name models, not sites
-            columns["selector_accuracy"] = (answer.route.site == own).double().cpu()
-        columns["asked_specialist"] = answer.route.specialist.double().cpu()
+        if model.rule.name not in NAMES_MODELS:  # those selectors name models, not sites
+            columns["selector_accuracy"] = (route.site == own).double().cpu()
+            columns[CONFIDENCES[0]] = route.confidence.double().cpu()
+            columns[CONFIDENCES[1]] = raw.route(x).confidence.double().cpu()
+        columns["asked_specialist"] = route.specialist.double().cpu()
+        columns["unfamiliar"] = route.unfamiliar.double().cpu()
         pieces.append(columns)
     return joined(pieces)
 
 
-def routed_names(routing: str) -> tuple[str, ...]:
+def routed_names(names_models: bool) -> tuple[str, ...]:
     """The columns of `routed_columns` beside the task's own."""
-    return (*(("selector_accuracy",) if routing == "threshold" else ()), "asked_specialist")
+    of_sites = () if names_models else ("selector_accuracy", *CONFIDENCES)
+    return (*of_sites, "asked_specialist", "unfamiliar")
 
 
-def gamma_sums(
-    model: SuperModel, images: Images, task: Task, gammas: Sequence[float]
-) -> list[float]:
-    """For every gamma the sum of validation scores. Whatever gamma is, an image is answered by
-    the selector's first choice or by the global model: two passes serve the whole grid."""
-    confidence, specialist, general = [], [], []
-    for x, y in batches(images, model.device):
-        route = model.route(x)
-        names = [model.answering[i] for i in route.site.tolist()]
-        confidence.append(route.confidence.cpu())
-        specialist.append(task.columns(model.logits_by(names, x), y)[task.main_metric])
-        general.append(task.columns(model.logits_of(GLOBAL, x), y)[task.main_metric])
-    sure, special, plain = (torch.cat(p).numpy() for p in (confidence, specialist, general))
-    return [float(np.where(sure > gamma, special, plain).sum()) for gamma in gammas]
+def calibration_errors(columns: Columns) -> dict[str, float]:
+    """Of the selector's confidence, with and without temperature, where both are known."""
+    if not {"selector_accuracy", *CONFIDENCES} <= columns.keys():
+        return {}
+    right = columns["selector_accuracy"]
+    found = (expected_calibration_error(columns[name], right) for name in CONFIDENCES)
+    return dict(zip(ERRORS, found, strict=True))
 
 
-def choose_gamma(gammas: Sequence[float], sums: dict[str, list[float]], n: dict[str, int]) -> float:
-    """The gamma with the best validation mean over all images, the largest of equals.
+def expected_calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
+    """Mean over ten bins of |how sure - how often right|, weighted by their images."""
+    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    sums = [np.bincount(place, weights=v, minlength=BINS) for v in (confidence, right)]
+    return float(np.abs(sums[0] - sums[1]).sum() / len(right))
 
-    Only those count whose plain mean of sites is not below the global model's either (gamma = 1 is
-    the global model itself), so that on validation the super model is below it in neither mean.
+
+def described(selector: SiteSelector, images: Images, site: int, sites: Sequence[str]) -> Weights:
+    """Means over the images of one site of what the selector sees, and of their products."""
+    means = None
+    for x, _ in batches(images, selector.device):
+        _, features = selector(x)
+        means = means or ImageMeans(means_layout(len(sites), features.shape[1]))
+        means.add(features, torch.full((len(x),), site))
+    assert means is not None  # no site is without training images
+    return means.result()
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Sums over the validation images of one site."""
+
+    surprise: list[float]  # -log p(site), for every linear layer and temperature
+    above: list[int]  # how many images have more novelty than each limit
+    scores: list[float]  # of the global model, each specialist, and each blended with it evenly
+
+
+def calibration(
+    model: SuperModel, heads: Sequence[tuple[Tensor, Tensor]], images: Images, task: Task, site: int
+) -> Calibration:
+    """What the server needs to know of this site's validation images before it offers rules.
+
+    `heads`: linear layers (weight, bias) that compete to be the selector's; none: it has its own.
     """
-    pooled = np.sum([sums[s] for s in sums], axis=0) / sum(n.values())
-    by_site = np.mean([np.array(sums[s]) / n[s] for s in sums], axis=0)
-    last = gammas.index(1.0)
-    allowed = [i for i in range(len(gammas)) if by_site[i] >= by_site[last]]
-    return gammas[max(allowed, key=lambda i: (pooled[i], gammas[i]))]
+    surprise = torch.zeros(max(1, len(heads)), len(TEMPERATURES), dtype=torch.float64)
+    above = torch.zeros(len(LIMITS), dtype=torch.int64)
+    scores = torch.zeros(1 + 2 * len(model.facts.sites), dtype=torch.float64)
+    for x, y in batches(images, model.device):
+        own, features = (found.cpu() for found in model.selector(x))
+        label = torch.full((len(x),), site)
+        for h, logits in enumerate([linear(features, *head) for head in heads] or [own]):
+            for t, temperature in enumerate(TEMPERATURES):
+                surprise[h, t] += cross_entropy(logits / temperature, label, reduction="sum")
+        above += (model.route(x).novelty.cpu()[:, None] > torch.tensor(LIMITS)).sum(dim=0)
+        said = [model.logits_of(name, x) for name in (GLOBAL, *model.answering)]
+        shares = answers(len(model.answering))
+        scores += torch.stack([_score(task, model, said, own, y) for own in shares])
+    return Calibration(surprise.flatten().tolist(), above.tolist(), scores.tolist())
+
+
+def answers(sites: int) -> list[Tensor]:
+    """The shares of the answers that a row of the table has scores of."""
+    alone = list(chosen(torch.arange(1 + sites), sites))
+    return [*alone, *((alone[0] + own) / 2 for own in alone[1:])]
+
+
+def _score(
+    task: Task, model: SuperModel, logits: list[Tensor], shares: Tensor, y: Tensor
+) -> Tensor:
+    each = shares.to(logits[0].device).expand(len(y), -1)
+    return task.columns(mixed(model.facts.targets, logits, each), y)[task.main_metric].sum()
+
+
+def rule_scores(
+    model: SuperModel, rules: Sequence[Rule], images: Images, task: Task
+) -> list[float]:
+    """For every rule the sum of validation scores; every model is asked once an image."""
+    sums = [0.0] * len(rules)
+    candidates = [model.with_rule(rule) for rule in rules]
+    for x, y in batches(images, model.device):
+        logits = [model.logits_of(name, x) for name in (GLOBAL, *model.answering)]
+        route = model.route(x)
+        for place, candidate in enumerate(candidates):
+            shares = candidate.shares_of(route)
+            said = task.columns(mixed(model.facts.targets, logits, shares), y)[task.main_metric]
+            sums[place] += float(said.sum())
+    return sums
+
+
+# --- what the server chooses --------------------------------------------------------------------
+
+
+def choose_calibration(
+    surprise: dict[str, list[float]], images: dict[str, int]
+) -> tuple[int, float]:
+    """The linear layer and the temperature with the least surprise; each site counts alike."""
+    mean = np.mean([np.array(surprise[site]) / images[site] for site in surprise], axis=0)
+    head, place = divmod(int(mean.argmin()), len(TEMPERATURES))
+    return head, TEMPERATURES[place]
+
+
+def table_of(scores: dict[str, list[float]], images: dict[str, int]) -> list[list[float]]:
+    """A row a site: the mean validation score of every answer there."""
+    return [[min(1.0, max(0.0, s / images[site])) for s in scores[site]] for site in scores]
+
+
+ROUTINGS = ("auto", "threshold", "utility", "blend")
+
+
+def rules_of(routing: str, table: list[list[float]]) -> list[Rule]:
+    """The rules that validation images choose from; the first is the global model alone.
+
+    Cheaper ones come first, because of equals the first is chosen.
+    """
+    sites = len(table)
+    rules: list[Rule] = [Fixed(0)]
+    if routing in ("auto", "threshold"):
+        rules += [Threshold(gamma) for gamma in reversed(GAMMAS)]
+    if routing in ("auto", "utility"):
+        rules += [Utility([row[: 1 + sites] for row in table]), Utility(table)]
+    if routing in ("auto", "blend"):
+        tops = range(1, min(2, sites) + 1)
+        rules += [Blend(share, top) for top, share in product(tops, SHARES)]
+    return rules
+
+
+def choose_rule(
+    rules: Sequence[Rule], sums: dict[str, list[float]], images: dict[str, int]
+) -> Rule:
+    """The rule with the best validation mean over all images, the first of equals.
+
+    Only those count whose plain mean of sites is not below the global model's either (the first
+    rule), so that on validation the super model is below it in neither mean.
+    """
+    pooled = np.sum([sums[s] for s in sums], axis=0) / sum(images.values())
+    by_site = np.mean([np.array(sums[s]) / images[s] for s in sums], axis=0)
+    allowed = [place for place in range(len(rules)) if by_site[place] >= by_site[0]]
+    return rules[max(allowed, key=lambda place: (pooled[place], -place))]

@@ -1,67 +1,43 @@
 """What is evaluated at the end of a job: every role, on its own site's images.
 
-Validation images have selected checkpoints and gamma by then; test images are read here, and only
-here, and select nothing. What sites say of their scores is held against the plan: numbers of
-images, names and ranges must be the plan's, everything else is refused by name.
+Validation images have selected checkpoints and the super model's rule by then; test images are
+read here, and only here, and select nothing. What sites say of their scores is held against the
+plan: numbers of images, names and ranges must be the plan's, everything else is refused by name.
 """
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, replace
-from typing import TypeVar, get_args
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from typing import get_args
 
 import numpy as np
 import torch
 
-from konsil.errors import RoundFailed
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row
-from konsil.evaluation.routing import GAMMAS, choose_gamma, routed_names
-from konsil.federation.engines import Engine
-from konsil.federation.intake import check_address, check_parts
+from konsil.evaluation.routing import ERRORS, calibration_errors, routed_names
 from konsil.federation.messages import (
-    Asked,
     BadMessage,
-    CalibrateReply,
-    CalibrateRequest,
     Checkpoint,
-    CollectReply,
-    CollectRequest,
     EvaluateReply,
     EvaluateRequest,
-    Failure,
-    Kind,
     Reply,
-    Request,
     Split,
     check_images,
     check_values,
     shown,
 )
-from konsil.federation.plan import Job, Plan
-from konsil.federation.server import GO_ON, Record
-from konsil.ingredients.context import Shared
-from konsil.ingredients.method import Method
-from konsil.supermodel import SELECTOR, Facts, SuperModel
+from konsil.federation.questions import Questions
+from konsil.federation.server import Record
+from konsil.supermodel import SuperModel
+from konsil.supermodel.rules import NAMES_MODELS
 from konsil.tasks import Task
-from konsil.weights import Layout, Parts, Weights
+from konsil.weights import Parts
 
-CHECKPOINTS: tuple[Checkpoint, ...] = get_args(Checkpoint)
 SPLITS: tuple[Split, ...] = get_args(Split)
-SPECIALIST = "personal"
 TARGET = "_target"  # of classification: the class of an image
-T = TypeVar("T")
 
 
-class Examiner:
+class Examiner(Questions):
     """Asks every site how well the models of a finished job answer there."""
-
-    def __init__(self, plan: Plan, job: Job, engine: Engine) -> None:
-        self.plan, self.job, self.engine = plan, job, engine
-        self.method: Method = plan.method(job)
-        self.task: Task = self.method.context.task
-
-    def shared(self, record: Record, checkpoint: Checkpoint) -> Shared:
-        """The shared parts of a checkpoint; parts without a measure have only a last one."""
-        return record.shared.updated(record.best if checkpoint == "best" else {})
 
     def rows(self, record: Record, checkpoint: Checkpoint, model: SuperModel | None) -> list[Row]:
         """Every role on every split."""
@@ -79,94 +55,19 @@ class Examiner:
                 rows += self._examine(asked, model.models)
         return rows
 
-    def super_model(self, record: Record, checkpoint: Checkpoint) -> SuperModel | None:
-        """Specialists and selector put together, with gamma chosen on validation images."""
-        if not self.method.super_model:
-            return None
-        shared = self.shared(record, checkpoint)
-        models = {GLOBAL: shared[GLOBAL], SELECTOR: shared[SELECTOR]}
-        layout, asked = shared[GLOBAL].layout, CollectRequest(checkpoint=checkpoint)
-        specialists = self._ask("collect", {}, asked, lambda r: self._specialist(r, layout))
-        models |= {site: model for site, model in specialists.items() if model is not None}
-        # where a site's policy keeps it, the global model stands in
-        withheld = sorted(site for site, model in specialists.items() if model is None)
-        draft = SuperModel(replace(self.facts(), withheld=withheld), models)
-        threshold = self.method.routing == "threshold"
-        return draft.with_gamma(self._gamma(draft)) if threshold else draft
-
-    def _specialist(self, reply: Reply, layout: Layout) -> Weights | None:
-        """The specialist that a site hands out; None if its policy keeps it."""
-        if reply.body_as(CollectReply).withheld:
-            return None
-        check_parts(reply.parts, {SPECIALIST: layout}, self.plan.experiment.server.max_rms)
-        return reply.parts[SPECIALIST]
-
-    def facts(self) -> Facts:
-        """What is known of the super model before gamma is chosen."""
-        networks = self.method.networks()
-        return Facts(
-            task=self.task.name,
-            targets=self.task.targets,
-            labels=list(self.plan.labels),
-            sites=list(self.plan.sites),
-            network=networks["global"].spec.to_json(),
-            selector=networks["selector"].spec.to_json(),
-            gamma=1.0,
-            plan=self.plan.hash,
-            routing=self.method.routing,
-        )
-
-    def _gamma(self, model: SuperModel) -> float:
-        asked = CalibrateRequest(model=asdict(model.facts), gammas=list(GAMMAS))
-        images = {site: self.plan.images(site, "val") for site in self.plan.sites}
-
-        def read(reply: Reply) -> list[float]:
-            said = reply.body_as(CalibrateReply)
-            said.check(len(GAMMAS), images[reply.site])
-            return said.sums
-
-        return choose_gamma(GAMMAS, self._ask("calibrate", model.models, asked, read), images)
-
     def _examine(self, asked: EvaluateRequest, parts: Parts) -> list[Row]:
         role, split = asked.role, asked.split
-        further = routed_names(self.method.routing) if role == "super" else ()
+        further = routed_names(self.method.routing in NAMES_MODELS) if role == "super" else ()
 
         def read(reply: Reply) -> EvaluateReply:
             images = self.plan.images(reply.site, split)
             return check_scores(reply.body_as(EvaluateReply), images, self.task, further)
 
-        numbers = summary(self._ask("evaluate", parts, asked, read), self.task)
+        numbers = summary(self.ask("evaluate", parts, asked, read), self.task)
         return [
             Row(self.job.method, self.job.seed, role, split, site, metric, value, n)
             for site, metric, value, n in numbers
         ]
-
-    def _ask(
-        self, kind: Kind, parts: Parts, body: Asked, read: Callable[[Reply], T]
-    ) -> dict[str, T]:
-        """What `read` makes of every site's reply, in the roster's order."""
-        number = self.plan.experiment.rounds + 1
-        requests = {
-            site: Request(kind, self.job.name, site, number, self.plan.hash, body, parts)
-            for site in self.plan.sites
-        }
-        found: dict[str, T] = {}
-        for answer in self.engine.exchange(list(requests.values())):
-            if isinstance(answer, Failure):
-                raise self._failed(answer.site, f"did not answer in {kind} ({answer.reason})")
-            if answer.site not in requests or answer.site in found:
-                raise self._failed(answer.site, f"answered in {kind} without being asked")
-            try:
-                check_address(answer, requests[answer.site])
-                found[answer.site] = read(answer)
-            except BadMessage as wrong:
-                raise self._failed(answer.site, f"is refused in {kind}: {wrong}") from None
-        for site in requests.keys() - found.keys():
-            raise self._failed(site, f"did not answer in {kind}")
-        return {site: found[site] for site in requests}
-
-    def _failed(self, site: str, what: str) -> RoundFailed:
-        return RoundFailed(f"{self.job.name}: site {shown(site)} {what}; {GO_ON}: it asks again")
 
 
 # --- what sites say of their scores -------------------------------------------------------------
@@ -182,7 +83,8 @@ def check_scores(
     check_images(said.images, images)
     if said.means is not None:
         left_out = set(task.of_all_images) - set(said.means)  # a site may have one class only
-        expected = [name for name in (*task.metrics, *further) if name not in left_out]
+        errors = ERRORS if "selector_accuracy" in further else ()
+        expected = [name for name in (*task.metrics, *further, *errors) if name not in left_out]
         _check_names("means", said.means, expected)
         for name, value in said.means.items():
             check_values(name, [value], 1, 1)
@@ -222,7 +124,8 @@ def metrics_of(said: EvaluateReply, task: Task) -> dict[str, float]:
         return said.means
     columns = {name: np.array(values) for name, values in said.columns.items()}
     further = [n for n in columns if n not in task.metrics and not n.startswith("_")]
-    return task.summarise(columns) | {n: float(columns[n].mean()) for n in further}
+    means = {n: float(columns[n].mean()) for n in further}
+    return task.summarise(columns) | means | calibration_errors(columns)
 
 
 def summary(said: dict[str, EvaluateReply], task: Task) -> list[tuple[str, str, float, int]]:

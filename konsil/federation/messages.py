@@ -15,10 +15,12 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveFloat, Val
 
 from konsil.config import must
 from konsil.errors import StateError
+from konsil.evaluation.routing import TEMPERATURES
 from konsil.federation.storage import pack, unpack
+from konsil.supermodel.novelty import LIMITS
 from konsil.weights import Parts, Weights
 
-Kind = Literal["round", "finish", "collect", "calibrate", "evaluate"]
+Kind = Literal["round", "finish", "collect", "describe", "calibrate", "compare", "evaluate"]
 Checkpoint = Literal["best", "last"]
 Split = Literal["val", "test"]
 UNPRINTABLE = re.compile(r"[\x00-\x1f\ud800-\udfff]")  # names get into logs and onto screens
@@ -119,23 +121,68 @@ class CollectReply(Body):
     withheld: bool = False
 
 
-class CalibrateRequest(Asked):
-    """Sum the validation scores of the super model for each of these gammas."""
+MEANS = "means"  # the part that describes a site's training images
 
-    model: dict[str, JsonValue]  # its facts, as model.json has them
-    gammas: list[float]
+
+def head_part(place: int) -> str:
+    """The part that holds one of the linear layers to choose from."""
+    return f"head{place}"
+
+
+class DescribeRequest(Asked):
+    """Send means of what the selector sees of the training images."""
+
+    selector: dict[str, JsonValue]  # its network
+
+
+class DescribeReply(Body):
+    """The means are among the parts."""
+
+    images: int
+
+
+class CalibrateRequest(Asked):
+    """Sum what is needed to trust the selector; linear layers to choose from are parts."""
+
+    model: dict[str, JsonValue]  # the super model's facts, as model.json has them
+    heads: int = Field(ge=0)
 
 
 class CalibrateReply(Body):
-    """One sum of scores, each from 0 to 1, for every gamma."""
+    """Sums over the validation images: `konsil.evaluation.routing.Calibration`."""
+
+    images: int
+    surprise: list[float]
+    above: list[int]
+    scores: list[float]
+
+    def check(self, heads: int, sites: int, images: int) -> None:
+        """Hold it against what was asked."""
+        check_images(self.images, images)
+        check_values("surprise", self.surprise, max(1, heads) * len(TEMPERATURES), None)
+        if min(self.surprise) < 0:
+            raise BadMessage(f"surprise: {shown(min(self.surprise))} is below 0")
+        check_values("above", self.above, len(LIMITS), images)
+        check_values("scores", self.scores, 1 + 2 * sites, images)
+
+
+class CompareRequest(Asked):
+    """Sum the validation scores of the super model for each of these rules."""
+
+    model: dict[str, JsonValue]
+    rules: list[dict[str, JsonValue]]
+
+
+class CompareReply(Body):
+    """One sum of scores, each from 0 to 1, for every rule."""
 
     images: int
     sums: list[float]
 
-    def check(self, gammas: int, images: int) -> None:
+    def check(self, rules: int, images: int) -> None:
         """Hold it against what was asked."""
         check_images(self.images, images)
-        check_values("sums", self.sums, gammas, images)
+        check_values("sums", self.sums, rules, images)
 
 
 class EvaluateRequest(Asked):
@@ -159,7 +206,9 @@ BODIES: dict[Kind, tuple[type[Asked], type[Body]]] = {
     "round": (RoundRequest, RoundReply),
     "finish": (RoundRequest, RoundReply),
     "collect": (CollectRequest, CollectReply),
+    "describe": (DescribeRequest, DescribeReply),
     "calibrate": (CalibrateRequest, CalibrateReply),
+    "compare": (CompareRequest, CompareReply),
     "evaluate": (EvaluateRequest, EvaluateReply),
 }
 B = TypeVar("B", bound=Body)

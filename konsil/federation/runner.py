@@ -5,6 +5,7 @@ import platform
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ import yaml
 
 from konsil.errors import RunError
 from konsil.evaluation.results import CLIENT_AVERAGE, Row, write_results
+from konsil.federation.assembly import Assembly
 from konsil.federation.compute import check_device, prepare_process
 from konsil.federation.engines import Engine, make_engine
-from konsil.federation.examiner import CHECKPOINTS, Checkpoint, Examiner
+from konsil.federation.examiner import Examiner
+from konsil.federation.messages import Checkpoint
 from konsil.federation.plan import NOT_NUMBERS, Job, Plan
+from konsil.federation.questions import CHECKPOINTS
 from konsil.federation.server import Record, Server
 from konsil.federation.state import StateFiles
 from konsil.files import remove_parts, take_lock, write_text
@@ -26,6 +30,7 @@ from konsil.version import __version__
 
 Observer = Callable[[dict[str, Any]], None]
 RESULT_FILES: dict[Checkpoint, str] = {"best": "results.csv", "last": "results-last.csv"}
+ROUTING_FACTS = ("routing", "temperature", "limit")  # of a super model, chosen by validation
 
 
 class Run:
@@ -125,15 +130,16 @@ class Run:
         self, job: Job, engine: Engine, record: Record, notify: Callable[..., None]
     ) -> dict[str, Any]:
         examiner = Examiner(self.plan, job, engine)
-        result: dict[str, Any] = {"method": job.method, "seed": job.seed, "gamma": {}}
+        assembly = Assembly(self.plan, job, engine)
+        result: dict[str, Any] = {"method": job.method, "seed": job.seed, "routing": {}}
         for checkpoint in CHECKPOINTS:
             notify("examining", checkpoint=checkpoint)
-            model = examiner.super_model(record, checkpoint)
+            model = assembly.super_model(record, checkpoint)
             result[checkpoint] = examiner.rows(record, checkpoint, model)
             self._save_checkpoint(job, examiner, record, checkpoint)
             if model is not None:
-                if model.facts.routing == "threshold":
-                    result["gamma"][checkpoint] = model.facts.gamma
+                facts = asdict(model.facts)
+                result["routing"][checkpoint] = {n: facts[n] for n in ROUTING_FACTS}
                 if checkpoint == "best":
                     model.save(self.folder / job.name / "supermodel")
         result["history"] = record.history

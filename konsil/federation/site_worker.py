@@ -8,22 +8,28 @@ from pathlib import Path
 from konsil.data import test_images, training_data
 from konsil.errors import StateError
 from konsil.evaluation import columns_of
-from konsil.evaluation.routing import gamma_sums, routed_columns
+from konsil.evaluation.routing import calibration, described, routed_columns, rule_scores
 from konsil.federation.compute import prepare_process
 from konsil.federation.keeping import kept
 from konsil.federation.messages import (
+    MEANS,
     Body,
     CalibrateReply,
     CalibrateRequest,
     Checkpoint,
     CollectReply,
     CollectRequest,
+    CompareReply,
+    CompareRequest,
+    DescribeReply,
+    DescribeRequest,
     EvaluateReply,
     EvaluateRequest,
     Reply,
     Request,
     RoundReply,
     RoundRequest,
+    head_part,
 )
 from konsil.federation.plan import Plan
 from konsil.federation.state import SiteState, StateFiles
@@ -32,7 +38,8 @@ from konsil.ingredients.context import Shared, Upload
 from konsil.ingredients.method import Method
 from konsil.ingredients.site import Networks, Site
 from konsil.randomness import global_stream
-from konsil.supermodel import SuperModel
+from konsil.supermodel import SELECTOR, SiteSelector, SuperModel
+from konsil.supermodel.rules import from_json
 from konsil.weights import Parts, Weights
 
 
@@ -61,7 +68,9 @@ class SiteWorker:
             "round": self._round,
             "finish": self._round,
             "collect": self._collect,
+            "describe": self._describe,
             "calibrate": self._calibrate,
+            "compare": self._compare,
             "evaluate": self._evaluate,
         }
         # Before any folder is made: a job's name is a folder's, and only the plan gives names.
@@ -135,13 +144,31 @@ class SiteWorker:
         specialist = self._private(request, "personal", asked.checkpoint)
         return _reply(request, CollectReply(), {"personal": specialist})
 
+    def _describe(self, request: Request) -> Reply:
+        """Means of what the selector sees of the training images, and of their products."""
+        asked, images = request.body_as(DescribeRequest), self.training_data(request.site).train
+        selector = SiteSelector(asked.selector, request.parts[SELECTOR], self.compute.device)
+        means = described(selector, images, self.plan.sites.index(request.site), self.plan.sites)
+        return _reply(request, DescribeReply(images=len(images)), {MEANS: means})
+
     def _calibrate(self, request: Request) -> Reply:
-        """Sums of validation scores for every gamma: enough to choose it, and no more."""
-        asked = request.body_as(CalibrateRequest)
+        """Sums over the validation images: how far the selector and each answer can be trusted."""
+        asked, val = request.body_as(CalibrateRequest), self.training_data(request.site).val
+        parts = dict(request.parts)
+        heads = [parts.pop(head_part(place)) for place in range(asked.heads)]
+        model = SuperModel.from_parts(asked.model, parts, self.compute.device)
+        layers = [(head["weight"], head["bias"]) for head in heads]
+        place, task = self.plan.sites.index(request.site), self._method.context.task
+        sums = calibration(model, layers, val, task, place)
+        return _reply(request, CalibrateReply.read({"images": len(val), **vars(sums)}))
+
+    def _compare(self, request: Request) -> Reply:
+        """Sums of validation scores for every rule: enough to choose one, and no more."""
+        asked, val = request.body_as(CompareRequest), self.training_data(request.site).val
         model = SuperModel.from_parts(asked.model, request.parts, self.compute.device)
-        val = self.training_data(request.site).val
-        sums = gamma_sums(model, val, self._method.context.task, asked.gammas)
-        return _reply(request, CalibrateReply.read({"images": len(val), "sums": sums}))
+        rules = [from_json(rule, len(self.plan.sites)) for rule in asked.rules]
+        sums = rule_scores(model, rules, val, self._method.context.task)
+        return _reply(request, CompareReply.read({"images": len(val), "sums": sums}))
 
     def _evaluate(self, request: Request) -> Reply:
         """Per-image values of one role on one split, without names of images."""

@@ -18,7 +18,7 @@ Nothing here or in `methods/` knows how messages travel.
 """
 
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from konsil.config import MethodConfig, checked
 from konsil.errors import ConfigError
@@ -34,8 +34,24 @@ from konsil.ingredients.context import (
 from konsil.ingredients.piece import Averaged, Piece, merged, together, train
 from konsil.ingredients.server_optimizer import ServerOptimizer
 from konsil.ingredients.site import Site
+from konsil.networks import NetworkSpec
 from konsil.registry import Registry
 from konsil.weights import Layout, Weights
+
+
+class SelectorPiece(Protocol):
+    """The part of a method that tells sites, or models, apart."""
+
+    solved_after: ClassVar[bool]  # not trained, but solved from means when the models are there
+
+    @property
+    def spec(self) -> NetworkSpec:
+        """Its network."""
+        ...
+
+    def weights(self, shared: Shared) -> Weights:
+        """The selector as it goes into the super model."""
+        ...
 
 
 class Method:
@@ -53,7 +69,7 @@ class Method:
     needs: ClassVar[str] = "means"  # or "individual": the server must see single models
     pooled: ClassVar[bool] = False  # all images in one place: no federation at all
     super_model: ClassVar[bool] = False  # specialists and a selector are put together at the end
-    routing: ClassVar[str] = "threshold"  # how that super model decides: supermodel.Facts
+    selector: SelectorPiece  # of that super model
     travels: ClassVar[str] = ""  # a remark, if other rounds' traffic is not round 1's
 
     def __init__(self, settings: MethodSettings, context: Context) -> None:
@@ -87,6 +103,11 @@ class Method:
     def warnings(self) -> list[str]:
         """What a person should know before round 1."""
         return [line for piece in self.composition for line in piece.warnings()]
+
+    @property
+    def routing(self) -> str:
+        """How that super model decides: a name of `konsil/supermodel/rules.py`, or `auto`."""
+        return "threshold"
 
     @property
     def shared_roles(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Eq. 11) is finished by the site: `konsil/ingredients/softpull.py`. How the selec
 that is delicate, is `selector.py` beside this file; Algorithm 2 (inference) is `supermodel/`.
 """
 
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -17,13 +17,13 @@ from konsil.ingredients.method import Method, borrowed, method
 from konsil.ingredients.piece import Averaged, Piece
 from konsil.ingredients.server_optimizer import ServerOptimizer
 from konsil.ingredients.softpull import SoftPullSettings, softpull_pieces
-from konsil.methods.selector import SELECTORS, SelectorOptimizer
+from konsil.methods.selector import SELECTORS, Selector, SelectorOptimizer
 
 FEW_ROUNDS = 100  # below this, selectors trained by gradients have not been seen to converge
 SOFTPULL = {"name": "softpull"}
 
 
-class FedSMSettings(SoftPullSettings):
+class SuperModelSettings(SoftPullSettings):
     """lambda = 1/K with equal sites is the plain average, lambda = 1 is local training."""
 
     # SoftPull's lambda, lambda_guard and allow_extrapolation, and:
@@ -47,12 +47,21 @@ class FedSMSettings(SoftPullSettings):
         return {"name": given} if isinstance(given, str) else given
 
 
+class FedSMSettings(SuperModelSettings):
+    """lambda = 1/K with equal sites is the plain average, lambda = 1 is local training."""
+
+    # whom the super model asks: by a threshold (Algorithm 2), by the expected score, by blending,
+    # or by whichever of these is best on validation images
+    routing: Literal["auto", "threshold", "utility", "blend"] = "threshold"
+
+
 @method("fedsm", paper="Xu et al., CVPR 2022, Algorithms 1-2")
 class FedSM(Method):
     """A super model: FedAvg's model, SoftPull's specialists, and a selector of sites."""
 
-    Settings = FedSMSettings
+    Settings: ClassVar[type[SuperModelSettings]] = FedSMSettings
     super_model = True
+    selector: Selector
     further_outputs = 0  # of the selector, beside one a site
 
     def pieces(self) -> list[Piece]:
@@ -67,6 +76,11 @@ class FedSM(Method):
         more = self.further_outputs, s.selector_epochs
         self.selector = kind(policy, s.selector, s.selector_lr, *more)
         return [*self.models, self.selector]  # lines 2, 6, 11, 13, 15
+
+    @property
+    def routing(self) -> str:
+        """The setting: Algorithm 2, or a rule beyond it."""
+        return str(self.settings.routing)
 
     def specialists(self, context: Context) -> list[Piece]:
         """SoftPull's, or another method's in their place (Table 6)."""
@@ -96,7 +110,7 @@ class FedSM(Method):
         return super().warnings() + self._ignored() + self._selector_warnings()
 
     def _ignored(self) -> list[str]:
-        default = FedSMSettings.model_fields["lambda_"].default
+        default = SuperModelSettings.model_fields["lambda_"].default
         if self.settings.personaliser == SOFTPULL or self.settings.lambda_ == default:
             return []
         return [f"lambda is SoftPull's: {self.settings.personaliser['name']} does not know it"]
@@ -105,7 +119,7 @@ class FedSM(Method):
         optimizer = self.settings.selector_optimizer
         if "known_to_fail" in optimizer:
             return [f"selector_optimizer {optimizer}: Algorithm 1 to the letter trains no selector"]
-        if optimizer != "closed_form" and self.context.rounds < FEW_ROUNDS:
+        if optimizer not in ("closed_form", "encoder") and self.context.rounds < FEW_ROUNDS:
             return [
                 f"selector_optimizer {optimizer} can take a hundred rounds to tell sites apart; "
                 "closed_form takes one (docs/methods.md)"

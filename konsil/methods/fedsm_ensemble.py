@@ -23,8 +23,11 @@ class FedSMEnsemble(FedSMExtra):
     """FedSM's models, then a selector that learns to mix their answers."""
 
     Settings = TwoPhaseSettings
-    routing = "ensemble"
     best_by = (("global", "global"), (SELECTOR, "ensemble"))
+
+    @property
+    def routing(self) -> str:
+        return "ensemble"
 
     def check(self) -> None:
         """The selector learns through the mixture: there are no labels to solve for."""

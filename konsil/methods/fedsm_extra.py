@@ -23,7 +23,7 @@ from konsil.ingredients.context import Context, Means, Shared, TrainedNetwork, U
 from konsil.ingredients.method import method
 from konsil.ingredients.piece import Piece, merged, together, train
 from konsil.ingredients.site import Batches, Site
-from konsil.methods.fedsm import FedSM, FedSMSettings
+from konsil.methods.fedsm import FedSM, SuperModelSettings
 from konsil.methods.selector import SELECTOR
 from konsil.weights import Layout, Weights
 
@@ -39,7 +39,7 @@ def frozen(site: str) -> str:
     return f"{HANDED_IN}.{site}"
 
 
-class TwoPhaseSettings(FedSMSettings):
+class TwoPhaseSettings(SuperModelSettings):
     """With `selector_share` = 0 there is no second phase: FedSM's models without a selector."""
 
     selector_share: float = Field(1 / 3, ge=0, lt=1)  # of the rounds, for phase 2: 50 of 150
@@ -57,8 +57,7 @@ class FedSMExtraSettings(TwoPhaseSettings):
 class FedSMExtra(FedSM):
     """FedSM's models, then a selector that learns which of them serves an image best."""
 
-    Settings: ClassVar[type[TwoPhaseSettings]] = FedSMExtraSettings
-    routing = "argmax"
+    Settings: ClassVar[type[SuperModelSettings]] = FedSMExtraSettings
     needs = "individual"
     travels = "second phase: the selector; before it each specialist once up, all of them once down"
     further_outputs = 1  # output 0 is for the global model
@@ -73,6 +72,10 @@ class FedSMExtra(FedSM):
         models = (1, self.first_phase)
         found = super().networks().items()
         return {name: replace(net, rounds=phases.get(name, models)) for name, net in found}
+
+    @property
+    def routing(self) -> str:
+        return "argmax"
 
     @cached_property
     def first_phase(self) -> int:

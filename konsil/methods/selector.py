@@ -7,7 +7,8 @@ makes of the means; FedSM itself is the same with all of them.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Literal
+from dataclasses import replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -25,8 +26,15 @@ from konsil.ingredients.context import (
 from konsil.ingredients.learner import OptimizerPolicy, moments_layout
 from konsil.ingredients.piece import Piece
 from konsil.ingredients.site import Site
-from konsil.methods.discriminant import ImageMeans, linear_discriminant, means_layout, wrong_means
-from konsil.networks import NETWORKS, Network, NetworkSpec
+from konsil.networks import Network, NetworkSpec, networks_for
+from konsil.networks.encoder import encoder_weights
+from konsil.supermodel.discriminant import (
+    HEAD_WEIGHT,
+    ImageMeans,
+    linear_discriminant,
+    means_layout,
+    wrong_means,
+)
 from konsil.weights import Layout, Weights
 
 # All images that a site's selector learns from, with their labels; made when asked for.
@@ -46,8 +54,9 @@ class Selector(Piece):
     moments that stay at the site or are forgotten it is known to fail.
     """
 
-    best_by = ((SELECTOR, "selector_accuracy"),)
+    best_by: tuple[tuple[str, str], ...] = ((SELECTOR, "selector_accuracy"),)
     usual_network = "small"
+    solved_after: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -63,7 +72,7 @@ class Selector(Piece):
 
     def check(self) -> None:
         """Refuse what is no network for classification."""
-        known = [name for name, kind in NETWORKS.all().items() if not kind.segments]
+        known = networks_for("classes")
         if self.network not in known:
             raise ConfigError(f"selector = {self.network!r}: one of {', '.join(known)}")
 
@@ -91,6 +100,10 @@ class Selector(Piece):
     def on_batch(self, x: Tensor, y: Tensor) -> None:
         """Line 11: every image of a site carries the site's place as its label."""
         self.learn(x, site_label(self.site, x))
+
+    def weights(self, shared: Shared) -> Weights:
+        """The selector, as it goes into the super model."""
+        return shared[SELECTOR]
 
     def learn(self, x: Tensor, labels: Tensor) -> None:
         """What a batch with these labels teaches."""
@@ -179,11 +192,11 @@ class ClosedForm(Selector):
     def start(self) -> dict[str, Weights]:
         """And all rounds' means, added up at the server: a site that is away still counts."""
         parts = super().start()
-        return parts | {SERVER_MEANS: Weights.zeros(means_layout(parts[SELECTOR]))}
+        return parts | {SERVER_MEANS: Weights.zeros(_means_layout(parts[SELECTOR]))}
 
     def uploads(self, layouts: dict[str, Layout]) -> None:
         """Means of features in the selector's place."""
-        layouts[IMAGE_MEANS] = means_layout(Weights.zeros(layouts.pop(SELECTOR)))
+        layouts[IMAGE_MEANS] = _means_layout(Weights.zeros(layouts.pop(SELECTOR)))
 
     def learn(self, x: Tensor, labels: Tensor) -> None:
         """Nothing is learnt batch by batch: `send` looks at all images once."""
@@ -192,7 +205,7 @@ class ClosedForm(Selector):
         """Means over the site's examples."""
         net = self.w_s.bound.net
         assert isinstance(net, Network)
-        seen = ImageMeans(means_layout(self.w_s.weights()))
+        seen = ImageMeans(_means_layout(self.w_s.weights()))
         for x, labels in examples():
             seen.add(net.features(x), labels)
         upload.add(IMAGE_MEANS, seen.result(), weight=images)
@@ -212,15 +225,60 @@ class ClosedForm(Selector):
         new[SELECTOR] = linear_discriminant(shared[SELECTOR], new[SERVER_MEANS])
 
 
+class EncoderSelector(Selector):
+    """The global model's own first layers and a linear discriminant, solved after training.
+
+    Nothing of it is trained or sent in the rounds. When the models are there, every site sends
+    once the means over its training images of what the global model's first layers see
+    (`konsil/networks/encoder.py`) and of their products; the server solves, and validation images
+    choose how much to shrink (`konsil/federation/assembly.py`).
+    """
+
+    best_by = ()
+    usual_network = "encoder"
+    solved_after = True
+
+    def check(self) -> None:
+        """Refuse what has no meaning for a selector that is not trained."""
+        network = None if self.network == self.usual_network else self.network
+        given = {"selector": network, "selector_lr": self.lr, "selector_epochs": self.epochs}
+        for setting, value in given.items():
+            if value is not None:
+                raise ConfigError(
+                    f"{setting} = {value}: selector_optimizer encoder is solved after training; "
+                    f"leave {setting} out"
+                )
+        if self.further_outputs:
+            raise ConfigError(
+                "selector_optimizer = encoder: it tells sites apart, and this method's selector "
+                "names models; choose average_moments or closed_form"
+            )
+
+    @property
+    def spec(self) -> NetworkSpec:
+        """Its network, which holds a copy of the global model's."""
+        return replace(super().spec, arguments={"of": self.context.network.to_json()})
+
+    def weights(self, shared: Shared) -> Weights:
+        """The global model's layers under a linear layer that knows nothing yet."""
+        return encoder_weights(self.spec, shared["global"])
+
+    # In the rounds a piece that does nothing:
+    networks, start, begin, on_batch = Piece.networks, Piece.start, Piece.begin, Piece.on_batch
+    end, measures = Piece.end, Piece.measures
+
+
 SelectorOptimizer = Literal[
     "average_moments",  # one step a batch; Adam's moments are averaged with the weights
     "server_adam",  # the sites send the mean gradient; the server takes one Adam step a round
+    "encoder",  # a linear discriminant on the global model's features, solved after training
     "closed_form",  # a linear discriminant on fixed features, solved exactly from means
     "reference_full_batch",  # the published code: one step a round on summed gradients
     "literal_persist_known_to_fail",  # Algorithm 1 to the letter: moments stay at the site ...
     "literal_reset_known_to_fail",  # ... or are forgotten; neither trains one-class sites
 ]
 SELECTORS: dict[SelectorOptimizer, tuple[type[Selector], OptimizerPolicy]] = {
+    "encoder": (EncoderSelector, "reset"),
     "average_moments": (Selector, "average"),
     "server_adam": (AdamAtServer, "reset"),
     "closed_form": (ClosedForm, "reset"),
@@ -228,6 +286,10 @@ SELECTORS: dict[SelectorOptimizer, tuple[type[Selector], OptimizerPolicy]] = {
     "literal_persist_known_to_fail": (Selector, "persist"),
     "literal_reset_known_to_fail": (Selector, "reset"),
 }
+
+
+def _means_layout(selector: Weights) -> Layout:
+    return means_layout(*selector[HEAD_WEIGHT].shape)
 
 
 def site_label(site: Site, x: Tensor) -> Tensor:

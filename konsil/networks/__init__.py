@@ -6,7 +6,14 @@ super model needs only this package.
 
 from konsil.networks.build import Network, build_network, decoder_of
 from konsil.networks.layers import PerImageNorm
-from konsil.networks.spec import NETWORKS, NetworkSpec, check_spec, network, network_spec
+from konsil.networks.spec import (
+    NETWORKS,
+    NetworkSpec,
+    check_spec,
+    network,
+    network_spec,
+    networks_for,
+)
 from konsil.networks.trial import try_out
 
 __all__ = [
@@ -19,5 +26,6 @@ __all__ = [
     "decoder_of",
     "network",
     "network_spec",
+    "networks_for",
     "try_out",
 ]

@@ -121,10 +121,14 @@ def features(in_channels: int, outputs: int) -> Classifier:
     The linear layer starts at zero: every site is equally likely.
     """
     body = FixedFeatures(in_channels)
-    head = nn.Linear(body.size, outputs)
+    return Classifier(body, zeroed(nn.Linear(body.size, outputs)))
+
+
+def zeroed(head: nn.Linear) -> nn.Linear:
+    """A head that finds every class equally likely, until it is solved for."""
     nn.init.zeros_(head.weight)
     nn.init.zeros_(head.bias)
-    return Classifier(body, head)
+    return head
 
 
 class FixedFeatures(nn.Module):
@@ -145,15 +149,16 @@ class FixedFeatures(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, size] of images in [0, 1]."""
-        found = [*_mean_and_deviation(images), F.adaptive_avg_pool2d(images, THUMBNAIL).flatten(1)]
+        found = [*mean_and_deviation(images), F.adaptive_avg_pool2d(images, THUMBNAIL).flatten(1)]
         x = 2 * images - 1
         for number in range(len(FEATURE_WIDTHS)):
             filters = self.get_buffer(f"filters{number}")
             offsets = self.get_buffer(f"offsets{number}")
             x = F.relu(F.conv2d(x, filters, offsets, stride=2, padding=1))
-            found += _mean_and_deviation(x)
+            found += mean_and_deviation(x)
         return torch.cat(found, dim=1)
 
 
-def _mean_and_deviation(x: Tensor) -> tuple[Tensor, Tensor]:
+def mean_and_deviation(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Over the positions: two values a channel."""
     return x.mean(dim=(2, 3)), x.std(dim=(2, 3))

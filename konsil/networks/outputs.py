@@ -28,3 +28,12 @@ def blended(targets: str, logits: Sequence[Tensor], shares: Tensor) -> Tensor:
     answers = torch.stack([to_probabilities(targets, one) for one in logits], dim=1)
     shares = shares.view(*shares.shape, *[1] * (answers.dim() - 2))
     return to_logits(targets, (shares * answers).sum(dim=1))
+
+
+def mixed(targets: str, logits: Sequence[Tensor], shares: Tensor) -> Tensor:
+    """`blended`, and where one model has the whole share its own logits, to the bit."""
+    whole = shares == 1
+    result = blended(targets, logits, shares) if not whole.any(dim=1).all() else logits[0].clone()
+    for column, own in enumerate(logits):
+        result[whole[:, column]] = own[whole[:, column]]
+    return result

@@ -45,6 +45,13 @@ class Kind:
         """What an experiment may say of it: the builder's arguments after the first two."""
         return dict(list(inspect.signature(self.build).parameters.items())[2:])
 
+    @property
+    def required(self) -> list[str]:
+        """Those of them that have no value of their own: it is not built by its name alone."""
+        given = {"norm"}  # by the specification
+        settings = self.settings().items()
+        return [n for n, s in settings if s.default is s.empty and n not in given]
+
 
 def _check(name: str, kind: Kind) -> None:
     parameters = list(inspect.signature(kind.build).parameters)
@@ -150,13 +157,20 @@ def network_spec(
         return replace(plain, arguments=settings)
     segments = targets == "masks"
     if plain.kind.segments != segments:
-        fitting = [n for n, kind in NETWORKS.all().items() if kind.segments == segments]
+        fitting = networks_for(targets)
         raise ConfigError(
             f"network.name = {name!r}: not for a task of {targets}; choose one of "
             f"{', '.join(fitting)}"
         )
     norm, width = settings.pop("norm", None), settings.pop("width", None)
     return replace(plain, norm=norm, width=width, arguments=settings)
+
+
+def networks_for(targets: Targets) -> list[str]:
+    """The names that an experiment may give for a task with these targets."""
+    segments = targets == "masks"
+    kinds = NETWORKS.all().items()
+    return [name for name, kind in kinds if kind.segments == segments and not kind.required]
 
 
 def check_spec(spec: NetworkSpec) -> None:
@@ -177,6 +191,9 @@ def _check_settings(spec: NetworkSpec) -> None:
         if key not in takes:
             hint = suggestion(key, ["name", *takes])
             raise ConfigError(f"network.{key}: {spec.name} has no such setting; {hint}")
+    missing = [key for key in spec.kind.required if key not in (*spec.arguments, "width")]
+    if missing:
+        raise ConfigError(f"network.{missing[0]}: missing; {spec.name} is not built without it")
     if spec.width is not None and (type(spec.width) is not int or spec.width < 1):
         raise ConfigError(f"network.width = {spec.width!r}: must be a whole number, at least 1")
     if spec.norm is not None and spec.kind.norm is None:

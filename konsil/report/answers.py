@@ -16,7 +16,7 @@ from konsil.federation.site_worker import site_folder
 from konsil.ingredients.method import Method
 from konsil.networks import build_network
 from konsil.report.series import Series
-from konsil.supermodel import GLOBAL, SuperModel
+from konsil.supermodel import SuperModel
 from konsil.tasks import Task
 from konsil.weights import BoundNetwork, Weights
 
@@ -62,9 +62,7 @@ class Panel:
             answered.append(Answered(Series(self.title, role), logits))
         if self.method.super_model:
             said = self._super_model.answer(images)
-            names = [self._super_model.facts.sites[i] for i in said.route.site.tolist()]
-            special = said.route.specialist.tolist()
-            asked = [n if s else GLOBAL for n, s in zip(names, special, strict=True)]
+            asked = self._super_model.asked(said.route)
             answered.append(Answered(Series(self.title, "super"), said.logits.cpu(), asked))
         return answered
 

@@ -20,6 +20,7 @@ from konsil.federation.plan import Plan
 from konsil.federation.runner import RESULT_FILES, read_plan
 from konsil.federation.server import RECORD, Record
 from konsil.report.series import YARDSTICK, Estimate, Estimates, estimates_of, metric_name
+from konsil.supermodel.rules import from_json, in_words
 
 MISSING = "–"
 NARROWEST_NAME, NARROWEST_MEAN, NARROWEST_NUMBER = 16, 7, 5  # columns of a terminal
@@ -44,7 +45,7 @@ def show_run(console: Console, folder: Path, split: str = "test", checkpoint: st
     rows = read_results(path) if path.exists() else []
     for metric in main_metrics(rows, split):
         console.print(result_table(rows, plan.sites, metric, split, checkpoint))
-    lines = [*selector_lines(rows), *gamma_lines(plan, folder, checkpoint)] if rows else []
+    lines = [*selector_lines(rows), *routing_lines(plan, folder, checkpoint)] if rows else []
     lines += unfinished(plan, folder, rows, facts["hash"])
     pictures = sorted(p.name for p in (folder / "figures").glob("*.png"))
     if pictures:
@@ -139,14 +140,15 @@ def selector_lines(rows: list[Row]) -> list[str]:
     return lines
 
 
-def gamma_lines(plan: Plan, folder: Path, checkpoint: str) -> Iterator[str]:
-    """The threshold of every super model, which validation images have chosen."""
+def routing_lines(plan: Plan, folder: Path, checkpoint: str) -> Iterator[str]:
+    """Whom every super model asks, which validation images have chosen."""
     for job in plan.jobs:
         path = folder / job.name / "result.json"
         if path.exists():
-            gamma = json.loads(path.read_text(encoding="utf-8"))["gamma"].get(checkpoint)
-            if gamma is not None:
-                yield f"{job.name}: gamma {gamma:g}, chosen on validation images"
+            routing = json.loads(path.read_text(encoding="utf-8"))["routing"].get(checkpoint)
+            if routing is not None:
+                rule = in_words(from_json(routing["routing"], len(plan.sites)))
+                yield f"{job.name}: asks {rule} (chosen on validation images)"
 
 
 def unfinished(plan: Plan, folder: Path, rows: list[Row], hash: str) -> Iterator[str]:

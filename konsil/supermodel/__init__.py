@@ -17,12 +17,16 @@ from torch import Tensor
 
 from konsil.errors import ConfigError, DataError, StateError
 from konsil.networks import NetworkSpec, build_network, check_spec
-from konsil.networks.outputs import TARGETS, blended
+from konsil.networks.outputs import TARGETS, mixed
+from konsil.supermodel.novelty import novelty
+from konsil.supermodel.rules import NAMES_MODELS, Rule, Threshold, from_json, to_json
 from konsil.weights import BoundNetwork, Weights
 
-FORMAT = 1
+FORMAT = 2
 GLOBAL = "global"
+ALL = "all"  # every model of more than two
 SELECTOR = "selector"
+NOVELTY = "novelty"  # what tells images of no site, if anything does
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,10 @@ class Facts:
     sites: list[str]  # in the order of the selector's outputs
     network: dict[str, Any]
     selector: dict[str, Any]
-    gamma: float
+    routing: dict[str, Any]  # whom to ask: a rule of rules.py
+    temperature: float = 1.0  # by which the selector's logits are divided
+    limit: float | None = None  # an image of more novelty is like those of no site
     plan: str = ""
-    routing: str = "threshold"  # or argmax, ensemble: a selector with an output 0 for the global
     withheld: list[str] = field(default_factory=list)  # sites that keep their specialist
     format: int = FORMAT
     targets: str = ""  # masks or classes; older folders have none, when there were two tasks
@@ -46,16 +51,31 @@ class Facts:
         if given not in TARGETS:
             raise ValueError(f"targets = {given!r}: one of {', '.join(TARGETS)}")
         object.__setattr__(self, "targets", given)
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature = {self.temperature!r}: a number above 0")
+        _ = self.rule
+
+    @property
+    def rule(self) -> Rule:
+        """The rule itself; ValueError if `routing` is none."""
+        return from_json(self.routing, len(self.sites))
 
 
 @dataclass(frozen=True)
 class Route:
-    """Whom the selector would ask, image by image."""
+    """Whom to ask, image by image, and why."""
 
     probabilities: Tensor  # [images, sites]; with the global model before the sites if it has one
     confidence: Tensor  # the largest of them
     site: Tensor  # its place in the roster; -1: the selector names the global model
-    specialist: Tensor  # True: that site's specialist answers; False: the global model
+    shares: Tensor  # [images, 1 + sites]: what the global model and each specialist count
+    novelty: Tensor  # how little like any site's images each is; nan: nobody can tell
+    unfamiliar: Tensor  # True: too little, so that the global model answers
+
+    @property
+    def specialist(self) -> Tensor:
+        """True: a specialist answers, or helps to; False: the global model alone."""
+        return self.shares[:, 1:].sum(dim=1) > 0
 
 
 @dataclass(frozen=True)
@@ -64,6 +84,23 @@ class Answer:
 
     logits: Tensor
     route: Route
+
+
+class SiteSelector:
+    """The network that tells which site an image is like, without the models it chooses from."""
+
+    def __init__(
+        self, spec: dict[str, Any], weights: Weights, device: torch.device | str = "cpu"
+    ) -> None:
+        self.device = torch.device(device)
+        self.net = build_network(NetworkSpec.from_json(spec))
+        BoundNetwork(self.net, self.device).load(weights)
+        self.net.eval()
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Its logits, and the features that it has seen of each image."""
+        return self.net.with_features(images.to(self.device))
 
 
 class SuperModel:
@@ -79,6 +116,7 @@ class SuperModel:
         self.facts = facts
         self.models = dict(models)
         self.device = torch.device(device)
+        self.rule = facts.rule
         # whom to ask for images of each site: its specialist, or the global model if it is kept
         self.answering = [GLOBAL if site in facts.withheld else site for site in facts.sites]
 
@@ -89,48 +127,69 @@ class SuperModel:
         """The super model of plain facts and named weights."""
         return cls(Facts(**facts), parts, device)
 
+    def with_rule(self, rule: Rule) -> SuperModel:
+        """The same models with another rule of whom to ask."""
+        return self.changed(routing=to_json(rule))
+
     def with_gamma(self, gamma: float) -> SuperModel:
-        """The same models with another threshold."""
-        return SuperModel(replace(self.facts, gamma=gamma), self.models, self.device)
+        """The same models with Algorithm 2's rule and this threshold."""
+        return self.with_rule(Threshold(gamma))
+
+    def changed(self, **facts: Any) -> SuperModel:
+        """The same models with other facts."""
+        return SuperModel(replace(self.facts, **facts), self.models, self.device)
 
     @cached_property
-    def _selector(self) -> BoundNetwork:
-        return self._bound(self.facts.selector, SELECTOR)
+    def selector(self) -> SiteSelector:
+        """Built when it is first asked."""
+        return SiteSelector(self.facts.selector, self.models[SELECTOR], self.device)
 
     @cached_property
     def _network(self) -> BoundNetwork:
-        return self._bound(self.facts.network, GLOBAL)
-
-    def _bound(self, spec: dict[str, Any], name: str) -> BoundNetwork:
-        bound = BoundNetwork(build_network(NetworkSpec.from_json(spec)), self.device)
-        bound.load(self.models[name])
+        network = build_network(NetworkSpec.from_json(self.facts.network))
+        bound = BoundNetwork(network, self.device)
         bound.net.eval()
         return bound
 
     @torch.no_grad()
     def route(self, images: Tensor) -> Route:
-        """Algorithm 2, lines 1-3: a specialist if the selector is surer than gamma.
-
-        A selector that knows the global model too (FedSM-extra) simply names its choice.
-
-        Strictly surer: a saturated softmax returns exactly 1, and gamma = 1 must mean "always
-        the global model".
-        """
-        probabilities = torch.softmax(self._selector.net(images.to(self.device)), dim=1)
+        """Algorithm 2, lines 1-3, by whatever rule: how much of the answer is whose."""
+        logits, features = self.selector(images)
+        probabilities = torch.softmax(logits / self.facts.temperature, dim=1)
         confidence, site = probabilities.max(dim=1)
-        if self.facts.routing == "threshold":
-            wanted = confidence > self.facts.gamma
-        else:
+        if self.rule.name in NAMES_MODELS:
             site = site - 1
-            wanted = site >= 0
-        # Withheld specialists are not asked; the last entry is for -1, the global model.
-        given = torch.tensor([*(name != GLOBAL for name in self.answering), True])
-        return Route(probabilities, confidence, site, wanted & given.to(site.device)[site])
+        novel = self._novelty(features)
+        unfamiliar = novel > (float("inf") if self.facts.limit is None else self.facts.limit)
+        shares = self._shares(probabilities, unfamiliar)
+        return Route(probabilities, confidence, site, shares, novel, unfamiliar)
+
+    def shares_of(self, route: Route) -> Tensor:
+        """The shares that this model's rule gives for another rule's route."""
+        return self._shares(route.probabilities, route.unfamiliar)
+
+    def _novelty(self, features: Tensor) -> Tensor:
+        if NOVELTY not in self.models:
+            return torch.full((len(features),), torch.nan, device=features.device)
+        found = novelty(self.models[NOVELTY], features.cpu().double())
+        return found.float().to(features.device)
+
+    def _shares(self, probabilities: Tensor, unfamiliar: Tensor) -> Tensor:
+        """The rule's; the global model stands in for withheld specialists, and answers what is
+        unfamiliar."""
+        shares = self.rule.shares(probabilities).clone()
+        withheld = [1 + k for k, name in enumerate(self.answering) if name == GLOBAL]
+        shares[:, 0] += shares[:, withheld].sum(dim=1)
+        shares[:, withheld] = 0
+        shares[unfamiliar] = 0
+        shares[unfamiliar, 0] = 1
+        return shares
 
     def asked(self, route: Route) -> list[str]:
-        """Who answers each image: a site's specialist, or `global`."""
-        choices = zip(route.site.tolist(), route.specialist.tolist(), strict=True)
-        return [self.facts.sites[site] if special else GLOBAL for site, special in choices]
+        """Who answers each image: `global`, a site's name, or several with a plus; or `all`."""
+        names = [GLOBAL, *self.facts.sites]
+        answering = [[names[i] for i in row.nonzero().flatten()] for row in route.shares > 0]
+        return [ALL if len(who) == len(names) > 2 else " + ".join(who) for who in answering]
 
     @torch.no_grad()
     def logits_of(self, name: str, images: Tensor) -> Tensor:
@@ -156,23 +215,27 @@ class SuperModel:
         return torch.stack(pictures) / 255
 
     def answer(self, images: Tensor) -> Answer:
-        """Algorithm 2: every image is answered by the model that the selector chose.
+        """Algorithm 2: every image is answered by whom the rule asks.
 
         `images`: [n, channels, height, width], values in [0, 1].
         """
         route = self.route(images)
-        if self.facts.routing == "ensemble":
-            logits = [self.logits_of(name, images) for name in (GLOBAL, *self.answering)]
-            return Answer(blended(self.facts.targets, logits, route.probabilities), route)
-        return Answer(self.logits_by(self.asked(route), images), route)
+        return Answer(self.logits_for(route.shares, images), route)
 
-    def logits_by(self, chosen: list[str], images: Tensor) -> Tensor:
-        """Logits with a named model for every image; images of one model go through together."""
-        pieces: dict[int, Tensor] = {}
-        for name in sorted(set(chosen)):
-            places = [i for i, c in enumerate(chosen) if c == name]
-            pieces.update(zip(places, self.logits_of(name, images[places]), strict=True))
-        return torch.stack([pieces[i] for i in range(len(chosen))])
+    @torch.no_grad()
+    def logits_for(self, shares: Tensor, images: Tensor) -> Tensor:
+        """The answers of all who have a share in an image, mixed; others are not asked."""
+        found: list[Tensor] = []
+        columns = []
+        for column, name in enumerate((GLOBAL, *self.answering)):
+            asked = shares[:, column] > 0
+            if asked.any():
+                answers = self.logits_of(name, images[asked.to(images.device)])
+                whole = answers.new_zeros(len(images), *answers.shape[1:])
+                whole[asked] = answers
+                found.append(whole)
+                columns.append(column)
+        return mixed(self.facts.targets, found, shares[:, columns])
 
     def save(self, folder: Path) -> None:
         """Write the folder; `model.json` last, so that a folder with it is whole."""
@@ -191,14 +254,22 @@ class SuperModel:
         try:
             facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
             files = dict(facts.pop("files"))
-            if facts["format"] != FORMAT:
-                raise StateError(f"{folder}: format {facts['format']}, this Konsil reads {FORMAT}")
-            known = Facts(**facts)
+            if facts["format"] not in (1, FORMAT):
+                reads = f"this Konsil reads 1 to {FORMAT}"
+                raise StateError(f"{folder}: format {facts['format']}, {reads}")
+            known = Facts(**_of_format_1(facts) if facts["format"] == 1 else facts)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StateError(f"{folder}: not a super model's folder ({error})") from None
         _check_networks(known, folder)
         models = {n: Weights.load(folder / f"{file}.safetensors") for n, file in files.items()}
         return cls(known, models, device)
+
+
+def _of_format_1(facts: dict[str, Any]) -> dict[str, Any]:
+    """Konsil 0.1's facts: a threshold beside the rule's name."""
+    gamma, name = facts.pop("gamma"), facts.pop("routing", "threshold")
+    rule = {"rule": name} | ({"gamma": gamma} if name == "threshold" else {})
+    return facts | {"routing": rule, "format": FORMAT}
 
 
 def _check_networks(facts: Facts, folder: Path) -> None:

@@ -20,7 +20,6 @@ from konsil.data.volumes import View, Volume, from_planes, planes, read_volume, 
 from konsil.errors import DataError
 from konsil.supermodel import Answer, SuperModel
 
-ALL = "all"  # an ensemble asks every model
 BATCH = 16  # planes
 
 
@@ -29,7 +28,7 @@ class Segmented:
     """What a super model says of a volume."""
 
     volume: Volume  # 0 is background, 1 the first structure of the model's labels, and so on
-    asked: list[str]  # for each plane who answered: a site's specialist, `global`, or `all`
+    asked: list[str]  # for each plane who answered, as `SuperModel.asked` says it
     confidence: list[float]  # for each plane how sure the selector is of its choice
 
 
@@ -64,8 +63,7 @@ def segment_volume(
     confidence: list[float] = []
     for answer in _answers(model, stack):
         painted += [_painted(logits, (height, width)) for logits in answer.logits.cpu().numpy()]
-        ensemble = model.facts.routing == "ensemble"
-        asked += [ALL] * len(answer.logits) if ensemble else model.asked(answer.route)
+        asked += model.asked(answer.route)
         confidence += answer.route.confidence.tolist()
     mask = Volume(from_planes(np.stack(painted), volume.affine, view), volume.affine)
     write_volume(out, mask)

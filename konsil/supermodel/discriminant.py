@@ -6,6 +6,7 @@ solve it exactly.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,13 +14,12 @@ from torch import Tensor
 from konsil.weights import Layout, Weights
 
 SHRINKAGE = 0.05  # of the within-site correlation towards none: more features than images is fine
-UNSEEN = -1e3  # logit of a site that has not answered yet
+UNSEEN = -1e3  # logit of a site that has not answered yet, beside the likeliest of the others
 HEAD_WEIGHT, HEAD_BIAS = "net.head.weight", "net.head.bias"
 
 
-def means_layout(selector: Weights) -> Layout:
+def means_layout(sites: int, features: int) -> Layout:
     """For K sites and d features: products [d, d], features by site [K, d], shares [K]."""
-    sites, features = selector[HEAD_WEIGHT].shape
     return Layout.build(
         [
             ("products", (features, features), "trainable", "body"),
@@ -70,33 +70,72 @@ def wrong_means(means: Weights, images: float, classes: Collection[int]) -> str:
     return "features of classes without images" if features[counts == 0].any() else ""
 
 
-def linear_discriminant(selector: Weights, means: Weights) -> Weights:
+@dataclass(frozen=True)
+class Spread:
+    """What the means say of the sites that were seen: centres, and how images scatter round them.
+
+    Correlations within sites are shrunk towards none, so that there may be more features than
+    images. float64.
+    """
+
+    seen: Tensor  # [sites], which of them have images
+    centres: Tensor  # [seen, d]
+    deviation: Tensor  # [d], within sites
+    correlation: Tensor  # [d, d], within sites
+
+    @classmethod
+    def of(cls, means: Weights, shrinkage: float = SHRINKAGE) -> "Spread":
+        """From means over all images."""
+        products, features, shares = (means[n].double() for n in ("products", "features", "shares"))
+        seen, total = shares > 0, shares.sum()
+        centres = features[seen] / shares[seen, None]
+        overall, weights = features.sum(dim=0) / total, shares[seen] / total
+        within = products / total - torch.outer(overall, overall)
+        within -= ((centres - overall).T * weights) @ (centres - overall)
+        deviation = within.diagonal().clamp(min=1e-12).sqrt()
+        correlation = within / torch.outer(deviation, deviation)
+        own = torch.eye(len(deviation), dtype=torch.float64)
+        correlation = (1 - shrinkage) * correlation + shrinkage * own
+        return cls(seen, centres, deviation, correlation)
+
+
+def linear_discriminant(selector: Weights, means: Weights, shrinkage: float = SHRINKAGE) -> Weights:
     """The selector with the linear layer that Fisher's discriminant gives.
 
     Logits are mu_k^T S^-1 phi - mu_k^T S^-1 mu_k / 2, with S the covariance within sites. Every
     site counts alike (no log-prior): a large hospital must not swallow a small one's images.
     """
-    products, features, shares = (means[n].double() for n in ("products", "features", "shares"))
-    seen = shares > 0
-    total = shares.sum()
-    centres = features[seen] / shares[seen, None]
-    overall = features.sum(dim=0) / total
-    centres, weights = centres - overall, shares[seen] / total
-    within = products / total - torch.outer(overall, overall)
-    within -= (centres.T * weights) @ centres
-    spread = within.diagonal().clamp(min=1e-12).sqrt()
-    correlation = within / torch.outer(spread, spread)
-    correlation = (1 - SHRINKAGE) * correlation + SHRINKAGE * torch.eye(len(spread)).double()
-    directions = torch.linalg.solve(correlation, (centres / spread).T).T / spread
+    spread = Spread.of(means, shrinkage)
+    # Any origin gives the same probabilities. With this one the logits' mean is the same for every
+    # image, so that the largest of them is never far below: a site that is unseen stays unlikely.
+    overall = spread.centres.mean(dim=0)
+    centres = spread.centres - overall
+    standard = (centres / spread.deviation).T
+    directions = torch.linalg.solve(spread.correlation, standard).T / spread.deviation
     offsets = -(directions * (centres / 2 + overall)).sum(dim=1)
-    return _with_head(selector, seen, directions, offsets)
+    return _with_head(selector, spread.seen, directions, offsets)
+
+
+def head_of(selector: Weights) -> Weights:
+    """The linear layer alone, as a part that can be sent."""
+    weight, bias = selector[HEAD_WEIGHT], selector[HEAD_BIAS]
+    head = Weights.zeros(head_layout(*weight.shape))
+    head["weight"].copy_(weight)
+    head["bias"].copy_(bias)
+    return head
+
+
+def head_layout(sites: int, features: int) -> Layout:
+    """Of a linear layer without its network."""
+    shapes = (("weight", (sites, features)), ("bias", (sites,)))
+    return Layout.build((name, shape, "trainable", "head") for name, shape in shapes)
 
 
 def _with_head(selector: Weights, seen: Tensor, directions: Tensor, offsets: Tensor) -> Weights:
     result = selector.clone()
     weight, bias = result[HEAD_WEIGHT], result[HEAD_BIAS]
     weight.zero_()
-    bias.fill_(UNSEEN)
+    bias.fill_(float(offsets.mean()) + UNSEEN)
     weight[seen] = directions.float()
     bias[seen] = offsets.float()
     return result
