@@ -15,6 +15,7 @@ from konsil.weights import Layout, Weights
 
 SHRINKAGE = 0.05  # of the within-site correlation towards none: more features than images is fine
 UNSEEN = -1e3  # logit of a site that has not answered yet, beside the likeliest of the others
+ROUNDING, TINY = 1e-6, 1e-12  # relative and absolute, of variances
 HEAD_WEIGHT, HEAD_BIAS = "net.head.weight", "net.head.bias"
 
 
@@ -75,13 +76,15 @@ class Spread:
     """What the means say of the sites that were seen: centres, and how images scatter round them.
 
     Correlations within sites are shrunk towards none, so that there may be more features than
-    images. float64.
+    images. No eigenvalue of theirs is then below the shrinkage, but for rounding: means travel as
+    float32. What is computed of them is float64.
     """
 
     seen: Tensor  # [sites], which of them have images
     centres: Tensor  # [seen, d]
     deviation: Tensor  # [d], within sites
-    correlation: Tensor  # [d, d], within sites
+    values: Tensor  # [d], eigenvalues of the correlations within sites
+    vectors: Tensor  # [d, d], their eigenvectors in columns
 
     @classmethod
     def of(cls, means: Weights, shrinkage: float = SHRINKAGE) -> "Spread":
@@ -92,11 +95,19 @@ class Spread:
         overall, weights = features.sum(dim=0) / total, shares[seen] / total
         within = products / total - torch.outer(overall, overall)
         within -= ((centres - overall).T * weights) @ (centres - overall)
-        deviation = within.diagonal().clamp(min=1e-12).sqrt()
-        correlation = within / torch.outer(deviation, deviation)
-        own = torch.eye(len(deviation), dtype=torch.float64)
-        correlation = (1 - shrinkage) * correlation + shrinkage * own
-        return cls(seen, centres, deviation, correlation)
+        # a thousandth of its size is what float32 leaves of a feature that hardly varies
+        smallest = ROUNDING * products.diagonal().clamp(min=0) / total + TINY
+        deviation = torch.maximum(within.diagonal(), smallest).sqrt()
+        values, vectors = torch.linalg.eigh(within / torch.outer(deviation, deviation))
+        values = ((1 - shrinkage) * values + shrinkage).clamp(min=max(shrinkage, ROUNDING))
+        return cls(seen, centres, deviation, values, vectors)
+
+    def whitened(self, features: Tensor) -> Tensor:
+        """Features in whose units images scatter alike in every direction, [n, d].
+
+        Of all such, those that are most like the features themselves.
+        """
+        return (features / self.deviation) @ (self.vectors / self.values.sqrt()) @ self.vectors.T
 
 
 def linear_discriminant(selector: Weights, means: Weights, shrinkage: float = SHRINKAGE) -> Weights:
@@ -110,8 +121,8 @@ def linear_discriminant(selector: Weights, means: Weights, shrinkage: float = SH
     # image, so that the largest of them is never far below: a site that is unseen stays unlikely.
     overall = spread.centres.mean(dim=0)
     centres = spread.centres - overall
-    standard = (centres / spread.deviation).T
-    directions = torch.linalg.solve(spread.correlation, standard).T / spread.deviation
+    inverse = (spread.vectors / spread.values) @ spread.vectors.T
+    directions = (centres / spread.deviation) @ inverse / spread.deviation
     offsets = -(directions * (centres / 2 + overall)).sum(dim=1)
     return _with_head(selector, spread.seen, directions, offsets)
 

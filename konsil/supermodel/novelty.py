@@ -35,15 +35,15 @@ def novelty_layout(sites: int, features: int) -> Layout:
 def novelty_of(means: Weights) -> Weights:
     """What tells images of no site, from means of the selector's features over all sites."""
     spread = Spread.of(means, SHRINKAGE)
-    lower = torch.linalg.cholesky(spread.correlation)
-    own = torch.eye(len(lower), dtype=torch.float64)
-    whiten = torch.linalg.solve_triangular(lower, own, upper=False) / spread.deviation
+    own = torch.eye(len(spread.values), dtype=torch.float64)
+    whiten = spread.whitened(own).T
     centres = spread.centres @ whiten.T
     apart = centres - centres.mean(dim=0)
     between = apart.T @ apart / max(1, len(centres) - 1)
     alone = torch.diag(between.diagonal())
     between = (1 - INDEPENDENT) * between + INDEPENDENT * alone
-    new = torch.linalg.solve_triangular(torch.linalg.cholesky(own + between), own, upper=False)
+    values, vectors = torch.linalg.eigh(own + between)
+    new = (vectors / values.clamp(min=1).sqrt()).T
     result = Weights.zeros(novelty_layout(*centres.shape))
     for name, value in (("whiten", whiten), ("centres", centres), ("new", new)):
         result[name].copy_(value)

@@ -29,7 +29,7 @@ ROUNDS = 2
 class Trained:
     """A run whose sites have answered everything, and have not yet heard that it is over."""
 
-    def __init__(self, shades: Path, folder: Path, method: str, stop_after: int = 10**6) -> None:
+    def __init__(self, shades: Path, folder: Path, method: Any, stop_after: int = 10**6) -> None:
         raw = {
             "federation": {"folder": str(shades), "image_size": SIZE},
             "task": {"name": "classification"},
@@ -78,9 +78,20 @@ class Trained:
         return list((self.folder / "clients" / "north").rglob(FILE))
 
 
+# Algorithm 2 with a selector that is trained, and all that goes beyond it.
+PAPER = {"name": "fedsm", "selector_optimizer": "average_moments", "routing": "threshold"}
+BEYOND = {"name": "fedsm", "selector_optimizer": "encoder", "routing": "auto"}
+GAMMAS = [{"rule": "threshold", "gamma": i / 1000} for i in range(1001)]
+
+
 @pytest.fixture(scope="module")
 def fedsm(shades, tmp_path_factory) -> Trained:
-    return Trained(shades, tmp_path_factory.mktemp("fedsm"), "fedsm")
+    return Trained(shades, tmp_path_factory.mktemp("fedsm"), PAPER)
+
+
+@pytest.fixture(scope="module")
+def beyond(shades, tmp_path_factory) -> Trained:
+    return Trained(shades, tmp_path_factory.mktemp("beyond"), BEYOND)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +102,7 @@ def ditto(shades, tmp_path_factory) -> Trained:
 @pytest.fixture(scope="module")
 def begun(shades, tmp_path_factory) -> Trained:
     """After the last round, before `finish`."""
-    return Trained(shades, tmp_path_factory.mktemp("begun"), "fedsm", stop_after=ROUNDS)
+    return Trained(shades, tmp_path_factory.mktemp("begun"), BEYOND, stop_after=ROUNDS)
 
 
 def said(client: SiteClient, request: Request) -> str:
@@ -122,13 +133,13 @@ def other(weights: Weights) -> Weights:
 # --- what an honest server asks -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("run", ["fedsm", "ditto"])
-def test_the_same_questions_again_after_a_crash(run, request):
+@pytest.mark.parametrize(("run", "kinds"), [("fedsm", 4), ("beyond", 6), ("ditto", 2)])
+def test_the_same_questions_again_after_a_crash(run, kinds, request):
     """Every one, in any order, at a site that was restarted."""
     trained = request.getfixturevalue(run)
     client = trained.north
     after_training = [(q, a) for q, a in trained.asked if q.kind not in ("round",)]
-    assert len({q.kind for q, _ in after_training}) == (4 if run == "fedsm" else 2)
+    assert len({q.kind for q, _ in after_training}) == kinds
     for question, answer in reversed(after_training):
         assert client.answer("request", question.to_bytes()) == answer
 
@@ -150,20 +161,23 @@ def test_another_model_is_refused(fedsm, role, split):
 def test_another_gamma_is_another_model(fedsm):
     """Else the means at many thresholds would tell the score of a single image."""
     question = fedsm.first("evaluate", role="super", split="test", checkpoint="best")
-    gamma = 0.05 if question.body.model["gamma"] != 0.05 else 0.1
-    changed = with_body(question, model=question.body.model | {"gamma": gamma})
+    chosen = question.body.model["routing"]
+    gamma = 0.05 if chosen.get("gamma") != 0.05 else 0.1
+    routing = {"rule": "threshold", "gamma": gamma}
+    changed = with_body(question, model=question.body.model | {"routing": routing})
     assert "was answered for another model" in said(fedsm.north, changed)
 
 
-def test_gamma_is_chosen_for_one_model_a_checkpoint(fedsm):
-    question = fedsm.first("calibrate")
-    models = [q.parts["north"] for q, _ in fedsm.asked if q.kind == "calibrate"]
+@pytest.mark.parametrize("kind", ["describe", "calibrate", "compare"])
+def test_validation_chooses_for_one_model_a_checkpoint(beyond, kind):
+    question, name = beyond.first(kind), "selector"
+    models = [q.parts[name] for q, _ in beyond.asked if q.kind == kind]
     answered = {float(model.flat.sum()) for model in models}
     for number in range(3):
-        north = Weights(question.parts["north"].layout, question.parts["north"].flat + number + 1)
-        changed = replace(question, parts={**question.parts, "north": north})
-        if fedsm.north.answer("request", changed.to_bytes())[:1] == b"A":
-            answered.add(float(north.flat.sum()))
+        other = Weights(question.parts[name].layout, question.parts[name].flat + number + 1)
+        changed = replace(question, parts={**question.parts, name: other})
+        if beyond.north.answer("request", changed.to_bytes())[:1] == b"A":
+            answered.add(float(other.flat.sum()))
     assert len(answered) <= 2
 
 
@@ -192,8 +206,9 @@ ALTERED = {
     "after a text": ("round", {}, {"after": "0"}, "after: should be a valid integer, not 0"),
     "no validation": ("round", {}, {"validation": False}, "validation = True in this round"),
     "a fact more": ("collect", {}, {"role": "personal"}, "role: unknown"),
-    "many gammas": ("calibrate", {}, {"gammas": [i / 1000 for i in range(1001)]}, "gammas: not"),
-    "no gammas": ("calibrate", {}, {"gammas": []}, "gammas: not"),
+    "many gammas": ("compare", {}, {"rules": GAMMAS}, "not what Konsil chooses from"),
+    "no rules": ("compare", {}, {"rules": []}, "not what Konsil chooses from"),
+    "no rule": ("compare", {}, {"rules": [{"rule": "oracle"}]}, "rule: one of threshold"),
     "a role": ("evaluate", {}, {"role": "selector"}, "role = 'selector': not one of fedsm's"),
     "a list as role": ("evaluate", {}, {"role": ["global"]}, "role: should be a valid string"),
     "a split": ("evaluate", {}, {"split": "train"}, "split: should be 'val' or 'test', not train"),
@@ -210,7 +225,6 @@ ALTERED = {
         "checkpoint: should be 'best'",
     ),
     "before the first": ("round", {}, {"after": -1}, "after: should be greater than or equal to 0"),
-    "no number": ("calibrate", {}, {"gammas": [float("nan")]}, "gammas.0: should be a finite"),
     "a model too many": ("evaluate", {}, {"model": {}}, "model: global is no super model"),
     "a model in private": ("evaluate", {}, {"role": "personal"}, "parts ['global'], expected []"),
 }
@@ -223,43 +237,94 @@ def test_other_questions_are_refused(fedsm, name):
     assert why in said(fedsm.north, replace(with_body(question, **body), **fields))
 
 
+def test_a_threshold_needs_no_description_of_images(fedsm, beyond):
+    plan = fedsm.asked[0][0].plan
+    for kind in ("describe", "calibrate"):
+        question = replace(beyond.first(kind), plan=plan)
+        assert "needs no description of images" in said(fedsm.north, question)
+
+
+BEYOND_THE_PLAN = {
+    "another selector": ("describe", {"selector": {"name": "small"}}, "selector: not as the plan"),
+    "more heads": ("calibrate", {"heads": 100}, "heads = 100: the plan has 4"),
+    "no head": ("calibrate", {"heads": 0}, "heads = 0: the plan has 4"),
+    "less than nothing": ("calibrate", {"heads": -1}, "heads: should be greater than or equal"),
+    "many rules": ("compare", {"rules": GAMMAS}, "not what Konsil chooses from"),
+    "no table": (
+        "compare",
+        {"rules": [{"rule": "utility", "table": [[2.0] * 3] * 2}]},
+        "table: scores are from 0 to 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND_THE_PLAN)
+def test_other_questions_about_routing_are_refused(beyond, name):
+    kind, body, why = BEYOND_THE_PLAN[name]
+    assert why in said(beyond.north, with_body(beyond.first(kind), **body))
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"temperature": 1.2345}, "temperature: not one that Konsil chooses from"),
+        ({"limit": 0.12345}, "limit: not one that Konsil chooses from"),
+        ({"routing": {"rule": "blend", "share": 0.61, "top": 1}}, "not what Konsil chooses from"),
+        ({"routing": {"rule": "utility", "table": [[0.5] * 3]}}, "table: 2 rows of 3 or 5"),
+    ],
+)
+def test_other_choices_are_refused(beyond, facts, why):
+    question = beyond.first("evaluate", role="super")
+    assert why in said(beyond.north, with_body(question, model=question.body.model | facts))
+
+
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
         ({"network": {"name": "unet", "width": 100_000}}, "model: network: not as the plan has it"),
         ({"labels": ["other"]}, "labels: not as the plan has it"),
         ({"sites": ["north"]}, "sites: not as the plan has it"),
-        ({"routing": "argmax"}, "routing: not as the plan has it"),
-        ({"gamma": 0.51234}, "gamma: not one that Konsil chooses from"),
+        ({"temperature": 2.0}, "temperature: not one that Konsil chooses from"),
+        ({"limit": 0.01}, "limit: not one that Konsil chooses from"),
         ({"withheld": ["west"]}, "withheld: not sites of the plan"),
         ({"withheld": 3}, "withheld: not sites of the plan"),
         ({"withheld": ["south"]}, "parts ['global', 'north', 'selector', 'south'], expected"),
         ({"more": 1}, "not the facts of a super model"),
     ],
 )
-@pytest.mark.parametrize("kind", ["calibrate", "evaluate"])
+@pytest.mark.parametrize("kind", ["compare", "evaluate"])
 def test_other_super_models_are_refused(fedsm, kind, facts, why):
     question = fedsm.first(kind, **({"role": "super"} if kind == "evaluate" else {}))
     changed = with_body(question, model=question.body.model | facts)
     assert why in said(fedsm.north, changed)
 
 
-@pytest.mark.parametrize("kind", ["collect", "calibrate", "evaluate"])
-def test_nothing_is_examined_before_the_end(fedsm, begun, kind):
-    question = fedsm.first(kind)
+def test_the_rule_is_what_the_plan_lets_it_be(fedsm):
+    argmax = {"routing": {"rule": "argmax"}}
+    undecided = fedsm.first("compare")
+    for routing in (argmax, {"routing": {"rule": "threshold", "gamma": 0.5}}):
+        changed = with_body(undecided, model=undecided.body.model | routing)
+        assert "model: routing: not as the plan has it" in said(fedsm.north, changed)
+    decided = fedsm.first("evaluate", role="super")
+    for routing in (argmax, {"routing": {"rule": "threshold", "gamma": 0.51234}}):
+        changed = with_body(decided, model=decided.body.model | routing)
+        assert "routing: not what Konsil chooses from" in said(fedsm.north, changed)
+
+
+@pytest.mark.parametrize("kind", ["collect", "describe", "calibrate", "compare", "evaluate"])
+def test_nothing_is_examined_before_the_end(beyond, begun, kind):
+    question = beyond.first(kind)
     assert question.plan == begun.asked[0][0].plan
     assert "training of that job is not finished" in said(begun.north, question)
     assert not begun.notes()
 
 
-def test_only_a_super_models_method_hands_out(ditto, fedsm):
+def test_only_a_super_models_method_hands_out(ditto, beyond):
     plan = ditto.asked[0][0].plan
-    collect, calibrate = (
-        replace(fedsm.first(kind), job="ditto/seed0", plan=plan)
-        for kind in ("collect", "calibrate")
-    )
-    evaluate = replace(fedsm.first("evaluate", role="super"), job="ditto/seed0", plan=plan)
-    for question in (collect, calibrate, evaluate):
+    kinds = ("collect", "describe", "calibrate", "compare")
+    asked = [beyond.first(kind) for kind in kinds]
+    for one in (*asked, beyond.first("evaluate", role="super")):
+        question = replace(one, job="ditto/seed0", plan=plan)
         assert "ditto has no super model" in said(ditto.north, question)
 
 

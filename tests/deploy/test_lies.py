@@ -20,6 +20,7 @@ from konsil.deploy.coordinator import coordinate
 from konsil.deploy.policy import Policy
 from konsil.errors import KonsilError, RoundFailed, StateError
 from konsil.evaluation.results import Row
+from konsil.federation.assembly import Assembly
 from konsil.federation.examiner import Examiner
 from konsil.federation.messages import Failure, Reply, Request
 from konsil.federation.plan import Plan
@@ -40,7 +41,7 @@ def experiment(folder: Path, **blocks: Any) -> Experiment:
         "task": {"name": "classification"},
         "network": {"name": "small"},
         "training": {"batch_size": 3},
-        "methods": ["fedsm"],
+        "methods": [{"name": "fedsm", "selector_optimizer": "encoder", "routing": "auto"}],
         "rounds": 3,
     }
     return check_experiment(raw | blocks, "test")
@@ -163,6 +164,14 @@ def filled(value: float) -> Forge:
     return forge
 
 
+def anothers(reply: Reply) -> bytes:
+    """South's means under north's name."""
+    means = reply.parts["means"].clone()
+    for name in ("features", "shares"):
+        means[name].copy_(means[name].flip(0).clone())
+    return replace(reply, parts={"means": means}).to_bytes()
+
+
 def one_value(reply: Reply) -> bytes:
     columns = reply.header()["body"]["columns"]
     return said(columns=columns | {"accuracy": [1.0]})(reply)
@@ -174,9 +183,16 @@ AT_THE_END: dict[str, tuple[str, Forge, str]] = {
     "NaN": ("collect", filled(NAN), "personal: values that are not finite"),
     "too large": ("collect", filled(1e6), "personal: root mean square"),
     "another round": ("collect", meant(round=1), "round 1; this is fedsm/seed0, round 2"),
-    "too few sums": ("calibrate", said(sums=[0.5]), "sums: 1 values, expected 24"),
-    "absurd sums": ("calibrate", said(sums=[1e300] * 24), "is not from 0 to"),
-    "other images": ("calibrate", said(images=10**9), "images, by the plan"),
+    "no means": ("describe", meant(parts={}), r"parts \[\], expected \['means'\]"),
+    "another's images": ("describe", anothers, "means: shares of classes that its images cannot"),
+    "too many described": ("describe", said(images=10**9), "images, by the plan"),
+    "too few surprises": ("calibrate", said(surprise=[0.5]), "surprise: 1 values, expected 84"),
+    "surprises below nothing": ("calibrate", said(surprise=[-1.0] * 84), "is below 0"),
+    "absurd counts": ("calibrate", said(above=[10**9] * 76), "above: 1000000000 is not from 0 to"),
+    "absurd scores": ("calibrate", said(scores=[1e300] * 5), "scores: 1e.300 is not from 0 to"),
+    "too few sums": ("compare", said(sums=[0.5]), "sums: 1 values, expected 33"),
+    "absurd sums": ("compare", said(sums=[1e300] * 33), "is not from 0 to"),
+    "other images": ("compare", said(images=10**9), "images, by the plan"),
     "no columns": ("evaluate", said(columns={}), r"columns \[\], expected \['accuracy'"),
     "another column": ("evaluate", said(columns={"x": [1.0]}), r"columns \['x'\]"),
     "too few values": ("evaluate", one_value, "accuracy: 1 values, expected"),
@@ -185,7 +201,7 @@ AT_THE_END: dict[str, tuple[str, Forge, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["collect", "calibrate", "evaluate"])
+@pytest.mark.parametrize("kind", ["collect", "describe", "calibrate", "compare", "evaluate"])
 def test_lies_at_the_end_are_named_and_the_run_goes_on_without_them(
     shades, tmp_path, undisturbed, kind
 ):
@@ -249,8 +265,8 @@ def replayed(plan: Plan, replay: Replay) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         server = Server(plan, plan.jobs[0], replay, Path(folder), lambda event, **facts: None)
         record = server.train()
-        examiner = Examiner(plan, plan.jobs[0], replay)
-        return examiner.rows(record, "best", examiner.super_model(record, "best"))
+        model = Assembly(plan, plan.jobs[0], replay).super_model(record, "best")
+        return Examiner(plan, plan.jobs[0], replay).rows(record, "best", model)
 
 
 ODD_NUMBERS = st.sampled_from([0, -1, 1, 2, 10**400, -(10**30), 0.5, 1e308, NAN, float("inf")])

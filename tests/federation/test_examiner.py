@@ -11,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 from konsil.errors import RoundFailed
 from konsil.evaluation import Columns
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
+from konsil.federation.assembly import Assembly
 from konsil.federation.examiner import (
     Examiner,
     check_scores,
@@ -20,8 +21,8 @@ from konsil.federation.examiner import (
 )
 from konsil.federation.messages import (
     BadMessage,
-    CalibrateReply,
     CollectReply,
+    CompareReply,
     EvaluateReply,
     EvaluateRequest,
     Failure,
@@ -160,7 +161,7 @@ def reply_to(request: Request, **changes: Any) -> Reply:
 def asked(plan: Plan, answers: Callable[[Request], list[Reply | Failure]]) -> dict[str, str]:
     examiner = Examiner(plan, plan.jobs[0], Voices(answers))
     body = EvaluateRequest(role="global", split="val", checkpoint="best")
-    return examiner._ask("evaluate", {}, body, lambda reply: reply.site.upper())
+    return examiner.ask("evaluate", {}, body, lambda reply: reply.site.upper())
 
 
 def test_answers_are_read_in_the_rosters_order(make_plan):
@@ -193,12 +194,12 @@ LAYOUT = Layout.build([("w", (2,), "trainable", "body")])
 
 def test_a_specialist_is_checked_like_an_upload(make_plan):
     plan = make_plan(server={"max_rms": 10})
-    examiner = Examiner(plan, plan.jobs[0], Voices(lambda request: []))
+    assembly = Assembly(plan, plan.jobs[0], Voices(lambda request: []))
 
     def collected(parts: dict[str, Weights], **said: Any) -> Weights | None:
         header = {"kind": "collect", "job": "fedsm/seed0", "site": "north", "round": 3}
         reply = Reply.from_parts(header | {"plan": "plan0", "body": said}, parts)
-        return examiner._specialist(reply, LAYOUT)
+        return assembly._specialist(reply, LAYOUT)
 
     good = Weights(LAYOUT, torch.tensor([1.0, 2.0]))
     assert collected({"personal": good}) is good
@@ -329,6 +330,6 @@ def test_bad_means_are_refused(said: dict[str, Any], why: str):
     ],
 )
 def test_bad_sums_are_refused(said: dict[str, Any], why: str):
-    CalibrateReply(images=4, sums=[0.0, 4.0]).check(2, 4)
+    CompareReply(images=4, sums=[0.0, 4.0]).check(2, 4)
     with pytest.raises(BadMessage, match=why):
-        CalibrateReply.read(said).check(2, 4)
+        CompareReply.read(said).check(2, 4)

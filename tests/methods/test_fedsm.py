@@ -522,7 +522,7 @@ def super_model(method: FedSM, gamma: float, bias: float = 0.0) -> SuperModel:
         list(method.context.sites),
         networks["global"].spec.to_json(),
         networks["selector"].spec.to_json(),
-        gamma,
+        {"rule": "threshold", "gamma": gamma},
     )
     return SuperModel(facts, models)
 

@@ -91,7 +91,7 @@ def test_the_super_model_answers_with_the_mixture(make_plan, outlines, tmp_path)
     plan = make_plan(methods=[BLOCK], rounds=4, **outlines)
     toy.whole_run(plan, tmp_path)
     model = SuperModel.load(tmp_path / plan.jobs[0].name / "supermodel")
-    assert model.facts.routing == "ensemble"
+    assert model.rule.name == "ensemble"
     x = torch.rand(2, 3, 32, 32)
     answer = model.answer(x)
     opinions = [torch.sigmoid(model.logits_of(n, x)) for n in ("global", *plan.sites)]

@@ -174,7 +174,7 @@ def test_every_teacher_and_every_selector_rule(make_plan, tmp_path, source, opti
     rows = toy.whole_run(plan, tmp_path)
     assert {r.role for r in rows} == {"global", "personal", "super"}
     model = SuperModel.load(tmp_path / plan.jobs[0].name / "supermodel")
-    assert model.facts.routing == "argmax"
+    assert model.rule.name == "argmax"
     start = plan.method(plan.jobs[0]).start()["selector"]
     last = tmp_path / plan.jobs[0].name / "checkpoints" / "last" / "selector.safetensors"
     assert not Weights.load(last).equals(start)

@@ -9,7 +9,7 @@ from konsil import testing as toy
 from konsil.errors import ConfigError
 from konsil.federation.runner import Run
 from konsil.ingredients.context import Shared, Upload
-from konsil.methods.discriminant import HEAD_BIAS, UNSEEN, ImageMeans
+from konsil.supermodel.discriminant import HEAD_WEIGHT, ImageMeans
 from konsil.methods.selector import IMAGE_MEANS, SERVER_MEANS, adam_step
 from konsil.networks import NetworkSpec, build_network
 from konsil.weights import Layout, Weights
@@ -119,7 +119,7 @@ def test_closed_form_remembers_the_images_of_absent_sites(make_plan):
         shared = new
     total = sum(upload.parts[IMAGE_MEANS].flat for upload in sent.values())
     assert torch.equal(shared[SERVER_MEANS].flat, total)
-    assert (shared["selector"][HEAD_BIAS] != UNSEEN).all()  # both have been seen
+    assert (shared["selector"][HEAD_WEIGHT].abs().sum(dim=1) > 0).all()  # both have been seen
 
 
 def test_closed_form_refuses_means_that_no_images_have(make_plan):

@@ -117,7 +117,7 @@ def _super_model(plan: Plan, method: Method) -> SuperModel:
         sites=list(plan.sites),
         network=networks["global"].spec.to_json(),
         selector=networks["selector"].spec.to_json(),
-        gamma=0.0,
+        routing={"rule": "threshold", "gamma": 0.0},
     )
     specialists = dict.fromkeys(plan.sites, parts["personal"])
     return SuperModel(

@@ -19,7 +19,9 @@ from konsil.data.volumes import planes, read_volume
 from konsil.errors import DataError
 from konsil.networks import NetworkSpec, build_network
 from konsil.supermodel import GLOBAL, SELECTOR, Answer, Facts, Route, SuperModel
-from konsil.supermodel.volumes import ALL, segment_volume
+from konsil.supermodel import ALL
+from konsil.supermodel.rules import chosen
+from konsil.supermodel.volumes import segment_volume
 from konsil.weights import Weights
 from tests.data.volume_files import grid, noise, write_itk, write_nifti, write_series
 
@@ -47,8 +49,7 @@ def super_model(
         SITES,
         network.to_json(),
         selecting.to_json(),
-        gamma=0.5,
-        routing=routing,
+        {"rule": "threshold", "gamma": 0.5} if routing == "threshold" else {"rule": routing},
     )
     return kind(facts, models)
 
@@ -66,7 +67,10 @@ class Thresholding(SuperModel):
         logits = torch.cat([images - 0.25, images - 0.75], dim=1)
         even = torch.arange(len(images)) % 2 == 0
         confidence = torch.where(even, 0.875, 0.5)
-        return Answer(logits, Route(confidence[:, None], confidence, even.long(), even))
+        shares = chosen(torch.where(even, 2, 0), len(SITES))
+        nothing = torch.zeros(len(images))
+        known = confidence[:, None], confidence, even.long()
+        return Answer(logits, Route(*known, shares, nothing, nothing.bool()))
 
 
 @pytest.fixture
@@ -209,6 +213,7 @@ def test_without_the_training_code(tmp_path, volume):
 import sys, torch
 from pathlib import Path
 from konsil.supermodel import SuperModel
+from konsil.supermodel.rules import chosen
 from konsil.supermodel.volumes import segment_volume
 torch.set_num_threads(1)
 folder = Path({str(tmp_path)!r})

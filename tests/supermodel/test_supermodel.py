@@ -12,9 +12,11 @@ from torch import Tensor
 from konsil.errors import StateError
 from konsil.networks import NetworkSpec, build_network
 from konsil.supermodel import GLOBAL, SELECTOR, Facts, SuperModel
+from konsil.supermodel.rules import Threshold, to_json
 from konsil.weights import Weights
 
 SITES = ["north", "south"]
+SURE = {"rule": "threshold", "gamma": 0.0}
 NETWORK = NetworkSpec("unet", 1, 1, 32, width=2)
 SELECTING = NetworkSpec("small", 1, 2, 32)
 # A batch and an image alone are summed in other orders, and norm layers enlarge what that leaves
@@ -40,7 +42,8 @@ def super_model(
 ) -> SuperModel:
     usual = {name: weights_of(network, n) for n, name in enumerate((GLOBAL, *SITES))}
     usual[SELECTOR] = weights_of(SELECTING, 7)
-    facts = Facts("segmentation", ["disc"], SITES, network.to_json(), SELECTING.to_json(), gamma)
+    routing = to_json(Threshold(gamma))
+    facts = Facts("segmentation", ["disc"], SITES, network.to_json(), SELECTING.to_json(), routing)
     return SuperModel(facts, usual | models)
 
 
@@ -93,7 +96,7 @@ def undecided() -> tuple[SuperModel, Tensor]:
     selector = weights_of(SELECTING, 7)
     selector.flat[-2 * 128 - 2 :] *= 40
     draft = super_model(gamma=0.0, selector=selector)
-    logits = draft._selector.net(x)
+    logits, _ = draft.selector(x)
     apart = (logits[:, 1] - logits[:, 0]).detach().sort().values
     selector.flat[-1] -= apart[8:10].mean()  # half-way between two: no image is a tie
     draft = super_model(gamma=0.0, selector=selector)
@@ -131,8 +134,8 @@ def test_the_order_of_images_and_of_sites_changes_no_answer():
 
 def test_another_gamma_leaves_the_first_model_as_it_was():
     model = super_model(gamma=0.3)
-    assert model.with_gamma(0.9).facts.gamma == 0.9
-    assert model.facts.gamma == 0.3
+    assert model.with_gamma(0.9).rule.gamma == 0.9
+    assert model.rule.gamma == 0.3
 
 
 def test_a_model_without_one_of_its_specialists_is_refused():
@@ -160,7 +163,7 @@ def test_names_of_sites_need_not_be_names_of_files(tmp_path: Path):
     selecting = NetworkSpec("small", 1, 4, 32)
     models = {name: weights_of(NETWORK, n) for n, name in enumerate((GLOBAL, *sites))}
     models[SELECTOR] = weights_of(selecting, 9)
-    facts = Facts("segmentation", ["d"], sites, NETWORK.to_json(), selecting.to_json(), 0.5)
+    facts = Facts("segmentation", ["d"], sites, NETWORK.to_json(), selecting.to_json(), SURE)
     SuperModel(facts, models).save(tmp_path / "model")
     loaded = SuperModel.load(tmp_path / "model")
     assert all(loaded.models[name].equals(w) for name, w in models.items())
@@ -170,7 +173,7 @@ def test_names_of_sites_need_not_be_names_of_files(tmp_path: Path):
 def test_saving_again_replaces_the_folder(tmp_path: Path):
     super_model(gamma=0.3).save(tmp_path)
     super_model(gamma=0.6).save(tmp_path)
-    assert SuperModel.load(tmp_path).facts.gamma == 0.6
+    assert SuperModel.load(tmp_path).rule.gamma == 0.6
 
 
 def edit(folder: Path, **changes: object) -> None:
@@ -183,10 +186,19 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no model.json": (lambda f: (f / "model.json").unlink(), "not a super model's folder"),
     "cut model.json": (lambda f: (f / "model.json").write_text('{"gam'), "not a super model's"),
     "a list": (lambda f: (f / "model.json").write_text("[]"), "not a super model's folder"),
-    "another format": (lambda f: edit(f, format=2), "format 2, this Konsil reads 1"),
+    "another format": (lambda f: edit(f, format=3), "format 3, this Konsil reads 1 to 2"),
     "no format": (lambda f: edit(f, format=None), "not a super model's folder"),
     "another key": (lambda f: edit(f, shoe_size=43), "not a super model's folder"),
-    "no gamma": (lambda f: edit(f, gamma=None), "not a super model's folder"),
+    "no rule": (lambda f: edit(f, routing=None), "not a super model's folder"),
+    "a rule of another version": (
+        lambda f: edit(f, routing={"rule": "oracle"}),
+        "rule: one of threshold, utility, blend, argmax, ensemble, fixed",
+    ),
+    "a threshold above 1": (
+        lambda f: edit(f, routing={"rule": "threshold", "gamma": 1.5}),
+        "gamma = 1.5: from 0 to 1",
+    ),
+    "a cold selector": (lambda f: edit(f, temperature=0.0), "temperature = 0.0: a number above 0"),
     "files as text": (lambda f: edit(f, files="000"), "not a super model's folder"),
     "a network of another version": (
         lambda f: edit(f, network={"name": "unet", "depth": 9}),
@@ -247,7 +259,9 @@ def test_a_site_that_keeps_its_specialist_is_answered_by_the_global_model(tmp_pa
         chosen = [one.answering[i] for i in route.site.tolist()]
         assert set(chosen) <= {"global", *given}
         assert route.specialist.tolist() == [name != "global" for name in chosen]
-        assert torch.equal(one.answer(x).logits, whole.logits_by(chosen, x))
+        for place, name in enumerate(chosen):
+            alone = whole.logits_of(name, x[place : place + 1])[0]
+            assert torch.allclose(one.answer(x).logits[place], alone, atol=CLOSE)
 
 
 # Networks and tasks of one's own
@@ -258,6 +272,19 @@ def rewritten(folder: Path, **changes: object) -> None:
     facts = json.loads((folder / "model.json").read_text()) | changes
     kept = {key: value for key, value in facts.items() if value is not None}
     (folder / "model.json").write_text(json.dumps(kept))
+
+
+def test_a_folder_of_konsil_0_1_is_read(tmp_path: Path):
+    """Then the rule was a name, with the threshold beside it."""
+    model = super_model(gamma=0.3)
+    model.save(tmp_path)
+    old = {"temperature": None, "limit": None, "format": 1, "gamma": 0.3, "routing": "threshold"}
+    rewritten(tmp_path, **old)
+    again = SuperModel.load(tmp_path)
+    assert again.rule == Threshold(0.3)
+    assert torch.equal(again.answer(images()).logits, model.answer(images()).logits)
+    rewritten(tmp_path, routing="argmax")
+    assert SuperModel.load(tmp_path).rule.name == "argmax"
 
 
 @pytest.mark.parametrize(
@@ -301,7 +328,7 @@ def test_a_network_by_its_path_is_saved_and_loaded(tmp_path: Path):
     spec = NetworkSpec("monai.networks.nets.SegResNet", 1, 1, 32, arguments=arguments)
     models = {name: weights_of(spec, n) for n, name in enumerate((GLOBAL, *SITES))}
     models[SELECTOR] = weights_of(SELECTING, 7)
-    facts = Facts("segmentation", ["disc"], SITES, spec.to_json(), SELECTING.to_json(), 0.0)
+    facts = Facts("segmentation", ["disc"], SITES, spec.to_json(), SELECTING.to_json(), SURE)
     model, x = SuperModel(facts, models), torch.rand(3, 1, 32, 32)
     model.save(tmp_path)
     again = SuperModel.load(tmp_path)

@@ -3,8 +3,7 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from konsil.methods import discriminant
-from konsil.methods.discriminant import (
+from konsil.supermodel.discriminant import (
     UNSEEN,
     ImageMeans,
     linear_discriminant,
@@ -26,21 +25,21 @@ def selector(sites: int, features: int) -> Weights:
 
 def means_of(head: Weights, by_site: list[torch.Tensor]) -> Weights:
     """As the server sees it: every site's means, averaged by its images."""
-    mean = WeightedMean(means_layout(head))
+    layout = means_layout(*head["net.head.weight"].shape)
+    mean = WeightedMean(layout)
     for index, features in enumerate(by_site):
-        seen = ImageMeans(means_layout(head))
+        seen = ImageMeans(layout)
         for batch in features.split(3):
             seen.add(batch, torch.full((len(batch),), index))
         mean.add(seen.result(), weight=len(features))
     return mean.result()
 
 
-def test_two_sites_and_one_feature_by_hand(monkeypatch):
-    monkeypatch.setattr(discriminant, "SHRINKAGE", 0.0)
+def test_two_sites_and_one_feature_by_hand():
     head = selector(2, 1)
     # centres 1 and 4, variance within sites 1: the border lies half-way, at 2.5
     means = means_of(head, [torch.tensor([[0.0], [2.0]]), torch.tensor([[3.0], [5.0]])])
-    solved = linear_discriminant(head, means)
+    solved = linear_discriminant(head, means, shrinkage=0.0)
     weight, bias = solved["net.head.weight"], solved["net.head.bias"]
     assert weight.flatten().tolist() == pytest.approx([-1.5, 1.5])
     logits = torch.tensor([[2.5], [2.0], [3.0]]) @ weight.T + bias
@@ -50,12 +49,11 @@ def test_two_sites_and_one_feature_by_hand(monkeypatch):
     assert float(logits[2, 1] - logits[2, 0]) == pytest.approx(1.5, abs=1e-5)
 
 
-def test_equals_the_discriminant_of_pooled_images(monkeypatch):
-    monkeypatch.setattr(discriminant, "SHRINKAGE", 0.0)
+def test_equals_the_discriminant_of_pooled_images():
     torch.manual_seed(0)
     by_site = [torch.randn(40, 4) @ torch.randn(4, 4) + k for k in range(3)]
     head = selector(3, 4)
-    solved = linear_discriminant(head, means_of(head, by_site))
+    solved = linear_discriminant(head, means_of(head, by_site), shrinkage=0.0)
     pooled, labels = torch.cat(by_site).numpy(), np.repeat([0, 1, 2], 40)
     expected = LinearDiscriminantAnalysis(solver="lsqr").fit(pooled, labels)
     found = pooled @ solved["net.head.weight"].numpy().T + solved["net.head.bias"].numpy()
@@ -77,8 +75,11 @@ def test_a_site_that_has_not_answered_is_never_named():
     torch.manual_seed(0)
     means = means_of(head, [torch.randn(20, 2), torch.randn(20, 2) + 3])
     solved = linear_discriminant(head, means)
-    assert float(solved["net.head.bias"][2]) == UNSEEN
     assert float(solved["net.head.weight"][2].abs().sum()) == 0
+    # also for images so far away that every site's logit is below any fixed one
+    for far in (1.0, 1e3, 1e5):
+        logits = far * torch.randn(200, 2) @ solved["net.head.weight"].T + solved["net.head.bias"]
+        assert (logits[:, 2] <= logits[:, :2].amax(dim=1) + UNSEEN + 1).all()
 
 
 def test_features_that_do_not_vary_do_no_harm():
@@ -95,7 +96,7 @@ def test_features_that_do_not_vary_do_no_harm():
 
 
 def said(shares: list[float], features: list[list[float]]) -> Weights:
-    means = Weights.zeros(means_layout(selector(len(shares), len(features[0]))))
+    means = Weights.zeros(means_layout(len(shares), len(features[0])))
     means["shares"].copy_(torch.tensor(shares))
     means["features"].copy_(torch.tensor(features))
     return means
@@ -143,6 +144,6 @@ def test_means_that_no_images_have(shares, images, classes, why):
 def test_what_a_site_computes_is_never_refused(images):
     """Shares are compared bit for bit: thirds, sevenths and rarer ones, too."""
     torch.manual_seed(images)
-    seen = ImageMeans(means_layout(selector(5, 2)))
+    seen = ImageMeans(means_layout(5, 2))
     seen.add(torch.randn(images, 2), torch.randint(0, 4, (images,)))
     assert wrong_means(seen.result(), float(images), range(5)) == ""
