@@ -47,13 +47,17 @@ class Registry(Generic[T]):
         self._check = check
         self._entries: dict[str, T] = {}
         self._homes: dict[str, tuple[str, str]] = {}  # name -> module and name of its definition
+        self._silent: set[str] = set()  # names that are not offered
         self._searched = False
         REGISTRIES[package] = self
 
-    def add(self, name: str, entry: T, definition: Callable[..., Any]) -> None:
+    def add(
+        self, name: str, entry: T, definition: Callable[..., Any], offered: bool = True
+    ) -> None:
         """Register under a name that no other has; `definition`: the class or function behind it.
 
-        The same definition may come again: a module can be imported anew.
+        The same definition may come again: a module can be imported anew. What is not `offered` is
+        found by its name and listed nowhere.
         """
         if not re.fullmatch(NAME, name):
             raise ConfigError(f"{self.kind} {name!r}: a name is letters, digits, - and _")
@@ -66,6 +70,8 @@ class Registry(Generic[T]):
             raise ConfigError(f"{self.kind} {name}: {place} has it already; choose another name")
         self._check(name, entry)
         self._entries[name], self._homes[name] = entry, home
+        if not offered:
+            self._silent.add(name)
 
     def remove(self, name: str) -> None:
         """Take a name back, if it is there."""
@@ -73,19 +79,19 @@ class Registry(Generic[T]):
         self._homes.pop(name, None)
 
     def all(self) -> dict[str, T]:
-        """All that there are, in the order of their names."""
+        """All that are offered, in the order of their names."""
         self._search()
-        return dict(sorted(self._entries.items()))
+        return {n: entry for n, entry in sorted(self._entries.items()) if n not in self._silent}
 
     def find(self, name: str, where: str) -> T:
         """The one of this name; `where` begins the error if there is none."""
-        known = self.all()
-        if name not in known:
+        offered = self.all()
+        if name not in self._entries:
             raise ConfigError(
-                f"{where}: unknown {self.kind} {name!r}; there are {', '.join(known)}; "
+                f"{where}: unknown {self.kind} {name!r}; there are {', '.join(offered)}; "
                 "one of your own comes from a file under `plugins` (--plugin FILE.py)"
             )
-        return known[name]
+        return self._entries[name]
 
     def names_from(self, module: str) -> list[str]:
         """What a module has registered."""

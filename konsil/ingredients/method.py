@@ -46,7 +46,7 @@ class SelectorPiece(Protocol):
 
     @property
     def spec(self) -> NetworkSpec:
-        """Its network."""
+        """How its network is built."""
         ...
 
     def weights(self, shared: Shared) -> Weights:

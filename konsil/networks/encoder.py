@@ -15,7 +15,7 @@ CHANNELS = 80  # of the first convolutions: with more, more numbers travel and n
 QUANTILES = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.98)  # of the grey values of each raw channel
 
 
-@network("encoder", segments=False)
+@network("encoder", segments=False, offered=False)
 def encoder(in_channels: int, outputs: int, of: dict[str, Any]) -> Classifier:
     """The first convolutions of a network, the image's grey values, and one linear layer.
 

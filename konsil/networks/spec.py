@@ -77,11 +77,15 @@ def network(
     norm: str | None = None,
     shrink: int | None = None,
     deepest: Callable[[nn.Module], nn.Module] | None = None,
+    offered: bool = True,
 ) -> Callable[[B], B]:
-    """Register a builder, a function or a class, under a name that no other network has."""
+    """Register a builder, a function or a class, under a name that no other network has.
+
+    What is not `offered` is Konsil's own, and listed nowhere.
+    """
 
     def register(build: B) -> B:
-        NETWORKS.add(name, Kind(build, segments, norm, shrink, deepest), build)
+        NETWORKS.add(name, Kind(build, segments, norm, shrink, deepest), build, offered)
         return build
 
     return register
@@ -169,8 +173,7 @@ def network_spec(
 def networks_for(targets: Targets) -> list[str]:
     """The names that an experiment may give for a task with these targets."""
     segments = targets == "masks"
-    kinds = NETWORKS.all().items()
-    return [name for name, kind in kinds if kind.segments == segments and not kind.required]
+    return [name for name, kind in NETWORKS.all().items() if kind.segments == segments]
 
 
 def check_spec(spec: NetworkSpec) -> None:

@@ -114,7 +114,7 @@ class Ensemble:
     passes: ClassVar[float] = torch.inf
 
     def shares(self, probabilities: Tensor) -> Tensor:
-        """The probabilities themselves."""
+        """The selector's probabilities themselves."""
         return probabilities
 
 

@@ -170,7 +170,9 @@ def test_a_row_of_the_table_equals_brute_force(model: SuperModel):
     found = calibration(model, [], images(), TASK, 0)
     x, y = images().batch(torch.arange(20))
     general, north, south = (model.logits_of(name, x) for name in (GLOBAL, *SITES))
-    together = [to_logits("masks", (general.sigmoid() + own.sigmoid()) / 2) for own in (north, south)]
+    together = [
+        to_logits("masks", (general.sigmoid() + own.sigmoid()) / 2) for own in (north, south)
+    ]
     answers = (general, north, south, *together)
     expected = [float(TASK.columns(answer, y)["dice"].sum()) for answer in answers]
     assert found.scores == pytest.approx(expected, abs=1e-3)

@@ -7,8 +7,8 @@ from konsil.errors import StateError
 from konsil.federation.messages import (
     BODIES,
     BadMessage,
-    CalibrateReply,
     CollectReply,
+    CompareReply,
     EvaluateReply,
     EvaluateRequest,
     Reply,
@@ -93,7 +93,7 @@ def test_a_site_answers_nothing_it_does_not_understand_and_a_server_keeps_nothin
 
 @pytest.mark.parametrize("value", [0, -3, 2.5, 1e308, 10**300])
 def test_numbers(value: Any):
-    assert CalibrateReply.read({"images": 1, "sums": [value]}).sums == [float(value)]
+    assert CompareReply.read({"images": 1, "sums": [value]}).sums == [float(value)]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_numbers(value: Any):
 )
 def test_what_is_no_number(value: Any):
     with pytest.raises(BadMessage, match=r"sums.0: .*number, not ") as caught:
-        CalibrateReply.read({"images": 1, "sums": [value]})
+        CompareReply.read({"images": 1, "sums": [value]})
     assert str(caught.value).isprintable()
 
 

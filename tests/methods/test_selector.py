@@ -9,9 +9,9 @@ from konsil import testing as toy
 from konsil.errors import ConfigError
 from konsil.federation.runner import Run
 from konsil.ingredients.context import Shared, Upload
-from konsil.supermodel.discriminant import HEAD_WEIGHT, ImageMeans
 from konsil.methods.selector import IMAGE_MEANS, SERVER_MEANS, adam_step
 from konsil.networks import NetworkSpec, build_network
+from konsil.supermodel.discriminant import HEAD_WEIGHT, ImageMeans
 from konsil.weights import Layout, Weights
 
 

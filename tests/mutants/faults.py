@@ -1,4 +1,4 @@
-"""Deliberate faults in methods and ingredients, each of which a test must notice.
+"""Deliberate faults in methods, ingredients and the super model, which tests must notice.
 
 A fault is a name, a text that its file holds exactly once, and what stands there instead. A
 method's faults are run against its own test file; where that is not enough, TESTS says against
@@ -43,7 +43,12 @@ TESTS = {
         "methods/test_fedsm.py",
     ),
     "ingredients/soup.py": ("methods/test_fedavg_swa.py", "methods/test_fedsm_soup.py"),
-    "methods/discriminant.py": ("methods/test_discriminant.py", "methods/test_selector.py"),
+    "evaluation/routing.py": ("evaluation/test_routing.py",),
+    "networks/encoder.py": ("networks/test_encoder.py",),
+    "supermodel/novelty.py": ("supermodel/test_novelty.py",),
+    "supermodel/rules.py": ("supermodel/test_rules.py",),
+    "supermodel/__init__.py": ("supermodel/test_rules.py", "evaluation/test_routing.py"),
+    "supermodel/discriminant.py": ("supermodel/test_discriminant.py", "methods/test_selector.py"),
     "methods/fedsm.py": (
         "methods/test_fedsm_server_optimizer.py",
         "methods/test_fedsm.py",
@@ -69,15 +74,61 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("answers with v", "{\"personal\": vbar.with_statistics_of(v)}", '{"personal": v}'),
     ],
     "methods/centralized.py": [("images are not pooled", "pooled = True", "pooled = False")],
-    "methods/discriminant.py": [
+    "supermodel/discriminant.py": [
         ("products are not centred", "products / total - torch.outer(overall, overall)",
          "products / total"),
-        ("between sites counts as within", "within -= (centres.T * weights) @ centres", "pass"),
+        ("between sites counts as within",
+         "within -= ((centres - overall).T * weights) @ (centres - overall)", "pass"),
         ("offset without the overall mean", "(centres / 2 + overall)", "(centres / 2)"),
-        ("no shrinkage", "(1 - SHRINKAGE) * correlation + SHRINKAGE *",
-         "(1 - 0.0) * correlation + 0.0 *"),
-        ("unseen sites may be chosen", "bias.fill_(UNSEEN)", "bias.fill_(0.0)"),
+        ("no shrinkage", "(1 - shrinkage) * values + shrinkage)", "values)"),
+        ("unseen sites may be chosen", "float(offsets.mean()) + UNSEEN", "0.0"),
+        ("unseen sites are chosen far away", "float(offsets.mean()) + UNSEEN", "UNSEEN"),
+        ("the largest site is the origin", "overall = spread.centres.mean(dim=0)",
+         "overall = spread.centres[0]"),
         ("any share is believed", "not exact:", "False:"),
+    ],
+    "supermodel/novelty.py": [
+        ("directions count alike", "own + between)", "own)"),
+        ("not the nearest site", ".amin(dim=0)", ".amax(dim=0)"),
+        ("features in their own units", "spread.whitened(own).T", "own"),
+        ("images count, not sites", "/ images[s] for s in above) / len(above)",
+         "for s in above) / sum(images.values())"),
+        ("any number of false alarms", "<= FALSE_ALARMS", "<= 1"),
+    ],
+    "supermodel/rules.py": [
+        ("gamma is ignored", "confidence > self.gamma", "confidence > 0.5"),
+        ("as sure as gamma is enough", "confidence > self.gamma", "confidence >= self.gamma"),
+        ("pairs are not asked", "even = best > sites", "even = best > 99"),
+        ("the table is ignored", "probabilities.double() @ table", "probabilities.double()"),
+        ("share is ignored", "1 - self.share", "0.5"),
+        ("top is ignored", "min(self.top, sites)", "1"),
+        ("specialists share evenly", "likely.values / likely.values.sum(dim=1, keepdim=True)",
+         "likely.values * 0 + 1 / likely.values.shape[1]"),
+        ("the selector never names the global model", "chosen(probabilities.argmax(dim=1),",
+         "chosen(probabilities[:, 1:].argmax(dim=1) + 1,"),
+        ("model is ignored", "self.model, device", "0, device"),
+    ],
+    "supermodel/__init__.py": [
+        ("temperature is ignored", "logits / self.facts.temperature", "logits"),
+        ("limit is ignored", "unfamiliar = novel > ", "unfamiliar = novel.isnan() & novel > "),
+        ("unfamiliar images go to specialists", "shares[unfamiliar, 0] = 1", "pass"),
+        ("withheld shares are lost", "shares[:, 0] += shares[:, withheld].sum(dim=1)", "pass"),
+    ],
+    "evaluation/routing.py": [
+        ("images count, not sites, in the temperature",
+         "np.mean([np.array(surprise[site]) / images[site] for site in surprise], axis=0)",
+         "np.sum([np.array(surprise[site]) for site in surprise], axis=0)"),
+        ("a rule may harm the mean of sites", "if by_site[place] >= by_site[0]", "if True"),
+        ("heads are ignored", "[linear(features, *head) for head in heads] or [own]", "[own]"),
+        ("one bin", "(confidence * BINS).astype(int)", "(confidence * 0).astype(int)"),
+        ("of equals the last", "(pooled[place], -place)", "(pooled[place], place)"),
+    ],
+    "networks/encoder.py": [
+        ("blind to grey values", "found = [*mean_and_deviation(images), _quantiles(images)]",
+         "found = [*mean_and_deviation(images * 0), _quantiles(images * 0)]"),
+        ("as many layers as there are", "total + channels > CHANNELS", "False"),
+        ("the whole network runs", "raise _Enough", "pass"),
+        ("its own random weights", ".copy_(watched[entry.name])", ""),
     ],
     "methods/ditto.py": [
         ("coupling is ignored", "Pull(s.lambda_, s.coupling)", "Pull(s.lambda_)"),

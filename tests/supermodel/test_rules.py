@@ -239,9 +239,7 @@ def test_who_has_the_whole_share_answers_to_the_bit():
 def test_an_ensemble_asks_all():
     model, x = super_model([0.0, log(2), log(5)], Ensemble()), images()
     weights, names = (1 / 8, 2 / 8, 5 / 8), (GLOBAL, *SITES)
-    expected = sum(
-        w * model.logits_of(n, x).sigmoid() for w, n in zip(weights, names, strict=True)
-    )
+    expected = sum(w * model.logits_of(n, x).sigmoid() for w, n in zip(weights, names, strict=True))
     assert torch.allclose(model.answer(x).logits.sigmoid(), expected, atol=1e-5)
     assert model.asked(model.route(x)) == [ALL] * 3
 

@@ -18,8 +18,7 @@ from konsil.data.sources import Item
 from konsil.data.volumes import planes, read_volume
 from konsil.errors import DataError
 from konsil.networks import NetworkSpec, build_network
-from konsil.supermodel import GLOBAL, SELECTOR, Answer, Facts, Route, SuperModel
-from konsil.supermodel import ALL
+from konsil.supermodel import ALL, GLOBAL, SELECTOR, Answer, Facts, Route, SuperModel
 from konsil.supermodel.rules import chosen
 from konsil.supermodel.volumes import segment_volume
 from konsil.weights import Weights
