@@ -181,7 +181,7 @@ def test_a_row_of_the_table_equals_brute_force(model: SuperModel):
 @pytest.mark.parametrize("site", [0, 1])
 def test_surprise_is_the_cross_entropy_of_the_own_site(model: SuperModel, site: int):
     x, _ = images().batch(torch.arange(20))
-    logits, features = model.selector(x)
+    logits, _ = model.selector(x)
     label = torch.full((20,), site)
     own = calibration(model, [], images(), TASK, site).surprise
     for temperature, found in zip(TEMPERATURES, own, strict=True):
