@@ -50,9 +50,11 @@ class SuperModelSettings(SoftPullSettings):
 class FedSMSettings(SuperModelSettings):
     """lambda = 1/K with equal sites is the plain average, lambda = 1 is local training."""
 
+    # solved after training, from the global model's first layers; Algorithm 1 trains one instead
+    selector_optimizer: SelectorOptimizer = "encoder"
     # whom the super model asks: by a threshold (Algorithm 2), by the expected score, by blending,
     # or by whichever of these is best on validation images
-    routing: Literal["auto", "threshold", "utility", "blend"] = "threshold"
+    routing: Literal["auto", "threshold", "utility", "blend"] = "utility"
 
 
 @method("fedsm", paper="Xu et al., CVPR 2022, Algorithms 1-2")

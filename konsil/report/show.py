@@ -145,9 +145,8 @@ def routing_lines(plan: Plan, folder: Path, checkpoint: str) -> Iterator[str]:
     for job in plan.jobs:
         path = folder / job.name / "result.json"
         if path.exists():
-            routing = (
-                json.loads(path.read_text(encoding="utf-8")).get("routing", {}).get(checkpoint)
-            )
+            result = json.loads(path.read_text(encoding="utf-8"))
+            routing = result.get("routing", {}).get(checkpoint)
             if routing is not None:
                 rule = in_words(from_json(routing["routing"], len(plan.sites)))
                 yield f"{job.name}: asks {rule} (chosen on validation images)"

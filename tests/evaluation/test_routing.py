@@ -118,11 +118,10 @@ def test_a_table_has_a_row_a_site():
 
 
 def test_calibration_errors_by_hand():
-    """Two bins: of four images at .8 half are right, of one at .3 none: (4 x .3 + .3) / 5."""
-    confidence = np.array([0.8, 0.82, 0.78, 0.8, 0.3])
-    right = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
-    # .78 falls into the bin below .8: |.78 - 0| + |2.42 - 2| + |.3 - 0|
-    assert expected_calibration_error(confidence, right) == pytest.approx((0.78 + 0.42 + 0.3) / 5)
+    """Two bins: too sure by .8 over two images, not sure enough by 1.6 over two others."""
+    confidence, right = np.array([0.95, 0.91, 0.2, 0.2]), np.array([0.0, 1.0, 1.0, 1.0])
+    expected = (abs(1.86 - 1) + abs(0.4 - 2)) / 4
+    assert expected_calibration_error(confidence, right) == pytest.approx(expected)
     assert expected_calibration_error(np.array([1.0, 1.0]), np.array([1.0, 1.0])) == 0
     assert expected_calibration_error(np.array([1.0, 1.0]), np.array([0.0, 0.0])) == 1
 
@@ -210,6 +209,8 @@ def test_what_is_foreign_is_counted_and_goes_to_the_global_model(model: SuperMod
     assert route.unfamiliar.tolist() == (novel > limit).tolist()
     assert route.unfamiliar.sum() == 5
     assert route.specialist.tolist() == (~route.unfamiliar).tolist()
+    asked = judging.asked(route)
+    assert [asked[k] for k in route.unfamiliar.nonzero().flatten()] == [GLOBAL] * 5
     columns = routed_columns(judging.changed(limit=limit), images(), TASK, "north")
     assert columns["unfamiliar"].sum() == 5
 

@@ -35,6 +35,7 @@ def fedsm(sites: int, lambda_: float, **options) -> FedSM:
         rounds=4,
         seed=0,
     )
+    options = {"selector_optimizer": "average_moments"} | options
     return FedSM(FedSMSettings(lambda_=lambda_, **options), context)
 
 
@@ -163,7 +164,11 @@ def test_a_single_responder_pulls_towards_itself(vector, lambda_):
 
 
 def linear_fedsm(**options) -> tuple[toy.Linear, dict[str, Weights]]:
-    linear = toy.Linear("fedsm", {"a": A, "b": B}, **{"lambda": 0.7, **options})
+    linear = toy.Linear(
+        "fedsm",
+        {"a": A, "b": B},
+        **{"lambda": 0.7, "selector_optimizer": "average_moments", **options},
+    )
     model = linear.weights(1.0, -1.0, 0.5)
     selector = Weights(Layout.of(linear.selector()), torch.tensor([1.0, 0, 0, 1, 0.5, -0.5]))
     return linear, {"global": model, "personal": model, "selector": selector}

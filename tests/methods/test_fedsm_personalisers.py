@@ -14,15 +14,18 @@ def test_table_6_is_complete():
     assert {"ft", "apfl", "perfedavg", "pfedme", "ditto"} <= set(NAMES)
 
 
+TRAINED = {"name": "fedsm", "selector_optimizer": "average_moments"}
+
+
 @pytest.fixture(scope="module")
 def softpull(shades, classes, tmp_path_factory):
     folder = tmp_path_factory.mktemp("softpull")
-    return toy.train(toy.plan_of(shades, **(classes | {"methods": ["fedsm"]})), folder)
+    return toy.train(toy.plan_of(shades, **(classes | {"methods": [TRAINED]})), folder)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_global_model_and_the_selector_do_not_notice(make_plan, softpull, tmp_path, name):
-    plan = make_plan(methods=[{"name": "fedsm", "personaliser": name}])
+    plan = make_plan(methods=[TRAINED | {"personaliser": name}])
     toy.whole_run(plan, tmp_path)
     checkpoint = tmp_path / plan.jobs[0].name / "checkpoints" / "last"
     for part in ("global", "selector"):

@@ -54,12 +54,15 @@ def test_closed_form_refuses_a_network_that_is_trained(make_plan):
         make_plan(methods=[settings])
 
 
+TRAINED = {"name": "fedsm", "selector_optimizer": "average_moments"}
+
+
 def test_few_rounds_of_a_trained_selector_are_worth_a_warning(make_plan):
-    plan = make_plan(methods=["fedsm", {"name": "fedsm", "label": "solved",
-                                        "selector_optimizer": "closed_form"}])  # fmt: skip
-    trained, solved = (plan.method(job) for job in plan.jobs)
+    solved = {"name": "fedsm", "label": "solved", "selector_optimizer": "closed_form"}
+    plan = make_plan(methods=[TRAINED, solved, {"name": "fedsm", "label": "usual"}])
+    trained, *others = (plan.method(job) for job in plan.jobs)
     assert "closed_form" in trained.warnings()[0]
-    assert solved.warnings() == []
+    assert [other.warnings() for other in others] == [[], []]
 
 
 def test_server_adam_takes_torchs_step_and_leaves_the_old_weights_alone():
@@ -132,10 +135,9 @@ def test_closed_form_refuses_means_that_no_images_have(make_plan):
 
 
 def test_the_selector_may_have_epochs_of_its_own(make_plan, tmp_path):
-    plan = make_plan(
-        methods=["fedsm", {"name": "fedsm", "label": "longer", "selector_epochs": 2}], rounds=1
-    )
-    twice = make_plan(methods=["fedsm"], rounds=1, training={"batch_size": 3, "local_epochs": 2})
+    longer = TRAINED | {"label": "longer", "selector_epochs": 2}
+    plan = make_plan(methods=[TRAINED, longer], rounds=1)
+    twice = make_plan(methods=[TRAINED], rounds=1, training={"batch_size": 3, "local_epochs": 2})
     usual, longer = (toy.train(plan, tmp_path, name).shared for name in ("fedsm", "longer"))
     whole = toy.train(twice, tmp_path / "twice").shared
     assert longer["selector"].equals(whole["selector"])

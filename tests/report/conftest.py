@@ -14,6 +14,7 @@ from konsil.config import check_experiment
 from konsil.data import open_federation
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row, write_results
 from konsil.federation.plan import Job, Plan
+from konsil.ingredients.context import Shared
 from konsil.ingredients.method import Method
 from konsil.supermodel import SELECTOR, Facts, SuperModel
 
@@ -110,19 +111,18 @@ def _write_job(folder: Path, plan: Plan, job: Job) -> None:
 
 
 def _super_model(plan: Plan, method: Method) -> SuperModel:
-    parts, networks = method.start(), method.networks()
+    shared = Shared(method.start())
     facts = Facts(
         task=plan.experiment.task.name,
         labels=list(plan.labels),
         sites=list(plan.sites),
-        network=networks["global"].spec.to_json(),
-        selector=networks["selector"].spec.to_json(),
+        network=method.context.network.to_json(),
+        selector=method.selector.spec.to_json(),
         routing={"rule": "threshold", "gamma": 0.0},
     )
-    specialists = dict.fromkeys(plan.sites, parts["personal"])
-    return SuperModel(
-        facts, {"global": parts["global"], SELECTOR: parts["selector"], **specialists}
-    )
+    specialists = dict.fromkeys(plan.sites, shared["personal"])
+    models = {"global": shared["global"], SELECTOR: method.selector.weights(shared)}
+    return SuperModel(facts, models | specialists)
 
 
 def _history(method: Method, seed: int) -> list[dict[str, Any]]:

@@ -73,8 +73,7 @@ def test_traffic_and_work_are_computed():
     pooled = facts_of(METHODS.all()["centralized"])
     assert (pooled.gets, pooled.sends, pooled.needs) == (None, None, "images")
     fedsm = facts_of(METHODS.all()["fedsm"])
-    assert 2 < fedsm.gets < 2.5  # two models, and a selector with its moments
-    assert fedsm.gets == fedsm.sends
+    assert (fedsm.gets, fedsm.sends) == (2, 2)  # two models; the selector is solved after training
     assert fedsm.models == ["global", "personal", "super"]
 
 

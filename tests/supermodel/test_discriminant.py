@@ -49,6 +49,18 @@ def test_two_sites_and_one_feature_by_hand():
     assert float(logits[2, 1] - logits[2, 0]) == pytest.approx(1.5, abs=1e-5)
 
 
+@pytest.mark.parametrize("shrinkage", [0.0, 0.5, 1.0])
+def test_shrinkage_takes_correlations_towards_none(shrinkage):
+    """Sites apart by 1 along x alone; within sites x and y have variance 1 and correlation 1/2.
+    S^-1 (1, 0) is (1, -c) / (1 - c^2) with c = (1 - shrinkage) / 2: y counts -c times x."""
+    a = 3**0.5 / 2
+    within = torch.tensor([[a, a], [-a, -a], [0.5, -0.5], [-0.5, 0.5]]) * 2**0.5
+    head, apart = selector(2, 2), torch.tensor([1.0, 0.0])
+    solved = linear_discriminant(head, means_of(head, [within, within + apart]), shrinkage)
+    towards = solved["net.head.weight"][1] - solved["net.head.weight"][0]
+    assert float(towards[1] / towards[0]) == pytest.approx(-(1 - shrinkage) / 2, abs=1e-4)
+
+
 def test_equals_the_discriminant_of_pooled_images():
     torch.manual_seed(0)
     by_site = [torch.randn(40, 4) @ torch.randn(4, 4) + k for k in range(3)]
