@@ -13,6 +13,7 @@ from konsil.federation.plan import Job, Plan
 from konsil.report.answers import Panel, at_quantiles, median_scores
 from konsil.report.curves import curves_of, draw_curves, draw_lambdas, lambdas_of
 from konsil.report.predictions import PictureRow, draw_predictions, picture_rows
+from konsil.report.routes import draw_routes, routes_of
 from konsil.report.series import estimates_of
 from konsil.report.sites import draw_sites
 from konsil.report.style import look, method_colours, write_figure
@@ -23,7 +24,7 @@ SPREAD = (0.10, 0.35, 0.65, 0.90)
 
 
 def draw_figures(run_folder: Path, plan: Plan) -> list[Path]:
-    """Write `figures/*.png` of the jobs that are done: curves, scores by site, predictions."""
+    """Write `figures/*.png` of the jobs that are done: curves, scores by site, answers, routes."""
     paths = {job: run_folder / job.name / "result.json" for job in plan.jobs}
     results = {
         job: json.loads(path.read_text(encoding="utf-8"))
@@ -50,6 +51,17 @@ def _figures(run_folder: Path, plan: Plan, results: dict[Job, Any]) -> Iterator[
     yield "sites", draw_sites(lines, plan.sites, task.main_metric, colours)
     if plan.data_folder.is_dir():  # a run between hospitals has no images to show
         yield from _prediction_figures(run_folder, plan, task, list(results))
+        yield from _route_figures(run_folder, plan, list(results))
+
+
+def _route_figures(run_folder: Path, plan: Plan, done: list[Job]) -> Iterator[tuple[str, Figure]]:
+    """Whom each super model of the first seed asks."""
+    first = [job for job in done if job.seed == done[0].seed and plan.method(job).super_model]
+    for job in first:
+        routes = routes_of(run_folder, plan, job)
+        title = f"{job.method}, seed {job.seed}: who answers the test images of each site"
+        name = "routes" if len(first) == 1 else f"routes-{job.method}"
+        yield name, draw_routes(routes, tuple(plan.sites), title)
 
 
 def _prediction_figures(

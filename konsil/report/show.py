@@ -16,6 +16,7 @@ from rich.text import Text
 
 from konsil.errors import RunError
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row, read_results
+from konsil.evaluation.routing import ERRORS
 from konsil.federation.plan import Plan
 from konsil.federation.runner import RESULT_FILES, read_plan
 from konsil.federation.server import RECORD, Record
@@ -127,15 +128,20 @@ def selector_lines(rows: list[Row]) -> list[str]:
     lines = []
     found = [r for r in rows if (r.role, r.split, r.site) == ("super", "test", GLOBAL)]
     for method in dict.fromkeys(r.method for r in found):
-        right, asked = (
-            [r.value for r in found if (r.method, r.metric) == (method, metric)]
-            for metric in ("selector_accuracy", "asked_specialist")
+        right, asked, unlike, error, raw = (
+            [100 * r.value for r in found if (r.method, r.metric) == (method, metric)]
+            for metric in ("selector_accuracy", "asked_specialist", "unfamiliar", *ERRORS)
         )
         if right and asked:
             seeds = f" (mean of {len(right)} seeds)" if len(right) > 1 else ""
+            line = f"the selector names the right site for {mean(right):.1f} % of the test images"
+            line += f"; a specialist answers {mean(asked):.1f} %"
+            line += f", {mean(unlike):.1f} % are like no site's" if unlike and any(unlike) else ""
+            lines.append(f"{method}: {line}{seeds}")
+        if error and raw and error != raw:
             lines.append(
-                f"{method}: the selector names the right site for {100 * mean(right):.1f} % of the "
-                f"test images; a specialist answers {100 * mean(asked):.1f} %{seeds}"
+                f"{method}: how sure the selector is misses how often it is right by "
+                f"{mean(error):.1f} points, before its calibration by {mean(raw):.1f}"
             )
     return lines
 

@@ -18,7 +18,8 @@ from konsil.report.style import MOST_BYTES, look, method_colours, new_figure, wr
 from konsil.tasks import make_task
 
 torch.set_num_threads(1)
-NAMES = {"curves", "lambdas", "sites", "predictions", "predictions-north", "predictions-south"}
+PREDICTIONS = {"predictions", "predictions-north", "predictions-south"}
+NAMES = {"curves", "lambdas", "sites", "routes", *PREDICTIONS}
 
 
 def colours_of(path: Path) -> int:
