@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -91,7 +92,8 @@ def fallen_back(images: list[RoutedImage]) -> list[RoutedImage]:
 def draw_routes(routes: Routes, sites: tuple[str, ...], title: str) -> Figure:
     """Shares as a table of colours, and some of the images that the global model answers."""
     figure = new_figure(height=1.6 + 0.32 * len(sites) + 1.9)
-    above, below = figure.subfigures(2, 1, height_ratios=[1.2 + 0.32 * len(sites), 1.9])
+    parts: Any = figure.subfigures(2, 1, height_ratios=[1.2 + 0.32 * len(sites), 1.9])
+    above, below = parts
     _draw_shares(above.add_subplot(), routes.shares, sites, title)
     back = fallen_back(routes.images)
     text = f"The global model alone answers {len(back)} of {len(routes.images)} test images"
