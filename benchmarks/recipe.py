@@ -113,28 +113,57 @@ def _typed(name: str, text: str) -> Any:
     return get_type_hints(Line)[name](text)
 
 
-def table(task: str, **wanted: Any) -> str:
-    """Markdown: a line a recipe, method and role; best and last checkpoint, over the seeds."""
-    groups: dict[tuple[Any, ...], dict[str, list[Line]]] = {}
-    for line in read():
-        if line.task == task and all(getattr(line, k) == v for k, v in wanted.items()):
-            key = (*line[1:6], line.role, line.metric)
-            groups.setdefault(key, {}).setdefault(line.checkpoint, []).append(line)
-    rows = ["| px | rounds | recipe | method | role | | best | last | seeds |"]
-    rows.append("|--:|--:|---|---|---|---|--:|--:|--:|")
-    for (pixels, rounds, recipe, method, setting, role, metric), found in groups.items():
-        title = f"{method} ({setting})" if setting else method
-        best, last = (_both(found.get(c, [])) for c in ("best", "last"))
-        cells = (pixels, rounds, recipe, title, role, metric, best, last, len(found["best"]))
-        rows.append("| " + " | ".join(map(str, cells)) + " |")
+COLUMNS = {
+    "pooled": ("centralized", "centralized"),
+    "local": ("local", "local"),
+    "FedAvg": ("fedsm", "global"),  # to the bit FedAvg's
+    "specialists": ("fedsm", "personal"),
+    "super": ("fedsm", "super"),
+    "FedSoup": ("fedsoup", "personal"),
+}
+
+
+ALONE = ("centralized", "local")  # what the server does is nothing to them
+SERVER = ("momentum", "equal weights")
+
+
+def table(task: str, metric: str = "dice") -> str:
+    """Markdown: a line a recipe, a column a model; client averages of best and (last) round."""
+    lines = [line for line in read() if (line.task, line.metric) == (task, metric)]
+    keys = dict.fromkeys(_key(line) for line in lines if line.method not in ALONE)
+    rows = [f"| px | rounds | recipe | FedSM's | {' | '.join(COLUMNS)} |"]
+    rows.append("|--:|--:|---|---|" + "--:|" * len(COLUMNS))
+    for key in sorted(keys, key=str):
+        values = [_cell(_matching(lines, key, *column)) for column in COLUMNS.values()]
+        rows.append("| " + " | ".join(map(str, (*key, *values))) + " |")
     return "\n".join(rows)
 
 
-def _both(lines: Sequence[Line]) -> str:
-    """Client average and mean over all images, with intervals over seeds if there are several."""
-    return " / ".join(
-        estimate([getattr(line, name) for line in lines]) for name in Line._fields[10:12]
-    )
+def _key(line: Line) -> tuple[int, int, str, str]:
+    return line.pixels, line.rounds, line.recipe, line.setting
+
+
+def _matching(
+    lines: Sequence[Line], key: tuple[int, int, str, str], method: str, role: str
+) -> dict[str, list[float]]:
+    """By checkpoint the client averages of a method's role with this recipe, a seed each."""
+    pixels, rounds, recipe, setting = key
+    if method in ALONE:
+        kept = [word for word in recipe.split(" + ") if word not in SERVER]
+        recipe = " + ".join(kept) or "plain"
+    found: dict[str, list[float]] = {}
+    for line in lines:
+        own = " + ".join(w for w in line.recipe.split(" + ") if w not in SERVER) or "plain"
+        same = (own if method in ALONE else line.recipe) == recipe
+        of_it = (line.method, line.role, line.pixels, line.rounds) == (method, role, pixels, rounds)
+        if of_it and same and (method != "fedsm" or line.setting == setting):
+            found.setdefault(line.checkpoint, []).append(line.client_average)
+    return found
+
+
+def _cell(found: dict[str, list[float]]) -> str:
+    """The best round's mean over seeds, and the last round's in brackets."""
+    return f"{estimate(found['best'])} ({estimate(found['last'])})" if found else ""
 
 
 def estimate(values: Sequence[float]) -> str:
@@ -150,4 +179,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "collect":
         collect([Path(folder) for folder in sys.argv[2:]])
     else:
-        print(table(sys.argv[2]))
+        print(table(*sys.argv[2:]))
