@@ -69,7 +69,7 @@ class Search:
     def in_words(self) -> str:
         """What is tried, in a line."""
         lists = [("lr", [f"{rate:g}" for rate in self.rates])]
-        lists += [("local_epochs", [f"{n} ({self.rounds(n)} rounds)" for n in self.epochs])]
+        lists += [("local_epochs", [f"{n} (rounds: {self.rounds(n)})" for n in self.epochs])]
         tried = "; ".join(f"{key} {', '.join(values)}" for key, values in lists if values)
         return f"to be tried with every method: {tried}; seed {self.seed}, validation images only"
 
@@ -132,7 +132,7 @@ class Stage:
 
 
 def _label(method: MethodConfig, rate: float | None) -> str:
-    return f"{method.title}-lr{rate!r}" if rate else method.title
+    return f"{method.title}-lr{rate!r}".replace("e+", "e") if rate else method.title  # a folder's
 
 
 def _with_training(method: MethodConfig, own: dict[str, Any], label: str = "") -> dict[str, Any]:
