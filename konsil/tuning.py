@@ -79,8 +79,8 @@ class Search:
         return [
             _with_training(
                 by_title[trial.method],
-                ({"lr": trial.lr} if self.rates else {})
-                | ({"local_epochs": trial.local_epochs} if self.epochs else {}),
+                trial.lr if self.rates else None,
+                trial.local_epochs if self.epochs else None,
             )
             for trial in chosen
         ]
@@ -101,17 +101,13 @@ class Stage:
     @property
     def experiment(self) -> Experiment:
         """Every method with every learning rate, under labels that tell them apart."""
-        e, own = self.search.experiment, {}
-        if self.epochs is not None:
-            own["local_epochs"] = self.epochs
-        methods = [
-            _with_training(method, own | ({"lr": rate} if rate else {}), _label(method, rate))
-            for method in e.methods
-            for rate in self.search.rates or (None,)
-        ]
+        e = self.search.experiment
         changes = {
             "name": f"{e.name}-{self.folder}",
-            "methods": methods,
+            "methods": [
+                _with_training(method, rate, self.epochs) | {"label": _label(method, rate)}
+                for method, rate in self._tries()
+            ],
             "rounds": self.search.rounds(self.epochs),
             "seeds": [self.search.seed],
         }
@@ -119,27 +115,31 @@ class Stage:
 
     def trials(self, folder: Path, metric: str) -> list[Trial]:
         """What its run has left in its folder."""
-        e, rows = self.search.experiment, read_results(folder / "results.csv")
+        rows, rounds = read_results(folder / "results.csv"), self.search.rounds(self.epochs)
         found = []
-        for method in e.methods:
-            usual = method.training.laid_over(e.training)
-            for rate in self.search.rates or (None,):
-                role, score = validation_score(rows, _label(method, rate), metric)
-                work = rate or usual.lr, self.epochs or usual.local_epochs
-                rounds = self.search.rounds(self.epochs)
-                found.append(Trial(method.title, *work, rounds, role, score))
+        for method, rate in self._tries():
+            usual = method.training.laid_over(self.search.experiment.training)
+            work = rate or usual.lr, self.epochs or usual.local_epochs, rounds
+            scored = validation_score(rows, _label(method, rate), metric)
+            found.append(Trial(method.title, *work, *scored))
         return found
+
+    def _tries(self) -> list[tuple[MethodConfig, float | None]]:
+        rates = self.search.rates or (None,)
+        return [(method, rate) for method in self.search.experiment.methods for rate in rates]
 
 
 def _label(method: MethodConfig, rate: float | None) -> str:
-    return f"{method.title}-lr{rate!r}".replace("e+", "e") if rate else method.title  # a folder's
+    """What tells a method's tries apart; also a folder's name, where a plus may not stand."""
+    return f"{method.title}-lr{rate!r}".replace("e+", "e") if rate else method.title
 
 
-def _with_training(method: MethodConfig, own: dict[str, Any], label: str = "") -> dict[str, Any]:
+def _with_training(method: MethodConfig, rate: float | None, epochs: int | None) -> dict[str, Any]:
     """A method's block of the experiment file with these values in its training."""
     plain: dict[str, Any] = method.model_dump(mode="json", exclude_unset=True)
-    training = plain.pop("training", {}) | own
-    return plain | ({"label": label} if label else {}) | {"training": training}
+    values = {"lr": rate, "local_epochs": epochs}
+    own = {key: value for key, value in values.items() if value is not None}
+    return plain | {"training": plain.get("training", {}) | own}
 
 
 def tune(search: Search, folder: Path, resume: bool, console: Console) -> dict[str, Trial]:
@@ -186,6 +186,8 @@ def write_tuned(search: Search, chosen: Sequence[Trial], folder: Path) -> list[s
     Methods that want different numbers of local epochs cannot all do the same work in one plan:
     then there is, beside the whole experiment, one for each number.
     """
+    for old in folder.glob("tuned-epochs*.yaml"):
+        old.unlink()  # of a search among fewer values
     several = len({trial.rounds for trial in chosen}) > 1
     rounds = search.experiment.rounds if several else chosen[0].rounds
     path = folder / TUNED
