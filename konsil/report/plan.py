@@ -54,7 +54,7 @@ def own_training_lines(plan: Plan) -> Iterator[str]:
     for method in plan.experiment.methods:
         own = own_training(plan.experiment, method)
         if own:
-            yield f"{method.title} alone: " + ", ".join(f"{k} {v}" for k, v in own.items())
+            yield f"{method.title}'s own: " + ", ".join(f"{k} {v}" for k, v in own.items())
 
 
 def sites_table(plan: Plan) -> Table:

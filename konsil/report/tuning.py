@@ -22,10 +22,8 @@ AXES = {"lr": "learning rate", "local_epochs": "local epochs"}
 def tuning_table(trials: Sequence[Trial], chosen: Mapping[str, Trial], metric: str) -> Table:
     """A line a trial, the chosen ones bold and marked."""
     table = Table(header_style="bold", caption_justify="left")
-    table.caption = (
-        f"validation {metric_name(metric)}: client average of the validation images; "
-        f"{MISSING}: its training failed. No test image was opened."
-    )
+    failed = f"{MISSING}: its training failed. " if any(t.score is None for t in trials) else ""
+    table.caption = f"Client averages on validation images. {failed}No test image was opened."
     table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
     table.add_column("method", no_wrap=True)
     for title in ("lr", "local_epochs", "rounds", f"validation {metric_name(metric)}"):

@@ -415,6 +415,7 @@ def test_tune_opens_no_test_image(tuned: tuple[Path, Done], run: Command):
             assert {row.split for row in read_results(folder / stage / name)} == {"val"}
         assert not (folder / stage / "figures").exists()
     assert "mine-lr0.01" in run("show", folder / "epochs1", "--split", "val").out
+    assert "no test images were scored; --split val" in run("show", folder / "epochs1").out
 
 
 def test_the_tuned_experiment_runs_as_it_was_tried(
@@ -434,7 +435,7 @@ def test_the_tuned_experiment_runs_as_it_was_tried(
                     assert value == tried[f"{title}-lr{own['lr']}", role]
     dry = run("run", folder / "tuned.yaml", "--dry-run")
     assert (dry.code, dry.err) == (0, "")
-    assert "fedavg alone: " in dry.out
+    assert "fedavg's own: " in dry.out
 
 
 def test_a_search_that_stopped_goes_on(
