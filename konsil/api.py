@@ -78,22 +78,31 @@ def prepare(experiment: Experiment, resume: bool, console: Console) -> tuple[Pla
 
 
 def train(
-    plan: Plan, federation: Federation, folder: Path, resume: bool, console: Console
+    plan: Plan,
+    federation: Federation,
+    folder: Path,
+    resume: bool,
+    console: Console,
+    search: bool = False,
 ) -> RunResult:
-    """All rounds of all jobs in a folder, with progress, and the figures at the end."""
+    """All rounds of all jobs in a folder, with progress, and the figures at the end.
+
+    `search`: its jobs are tries (`Run`); figures show test images, and a search has none.
+    """
     from konsil.federation.runner import Run
     from konsil.observers.progress import ProgressBar
     from konsil.report.figures import draw_figures
 
     progress = ProgressBar(console)
-    work = Run(plan, folder, [progress])
+    work = Run(plan, folder, [progress], search)
     try:
         work.prepare(resume, federation.write_splits)
         progress.start()
         work.go()
         progress.close()
-        with _status(console, "drawing"):
-            draw_figures(folder, plan)
+        if not search:
+            with _status(console, "drawing"):
+                draw_figures(folder, plan)
     finally:
         progress.close()
         work.close()

@@ -204,7 +204,7 @@ class NetworkConfig(Chosen):
 
 
 class TrainingConfig(Block):
-    """One site's local work in one round. Every method gets the same."""
+    """One site's local work in one round: the same for every method but what it has of its own."""
 
     batch_size: int = Field(8, ge=1)
     local_epochs: int = Field(1, ge=1)
@@ -229,6 +229,10 @@ class TrainingConfig(Block):
     keep: Literal["best", "last", "smoothed", "ema"] = "best"
     ema: float = Field(0.9, ge=0, lt=1)
     running_statistics: Literal["average", "local"] = "average"
+
+    def laid_over(self, usual: Self) -> Self:
+        """What is written here, and the usual settings for all that is not."""
+        return usual.model_copy(update={key: getattr(self, key) for key in self.model_fields_set})
 
 
 class ServerConfig(Block):
@@ -276,7 +280,7 @@ class ComputeConfig(Block):
 
 
 class MethodConfig(Chosen):
-    """A method by name, a label for the tables, and the method's own settings."""
+    """A method by name, a label for the tables, its own training, and its own settings."""
 
     name: str
     # also a folder's name: `..` would be the folder above, and a hidden one would not be found
@@ -285,6 +289,7 @@ class MethodConfig(Chosen):
         Field(pattern=r"^[A-Za-z0-9._-]*$"),
         must(lambda t: t[:1] != ".", "must not begin with a dot: it is also a folder's name"),
     ] = ""
+    training: TrainingConfig = TrainingConfig()  # laid over the experiment's, for this method alone
 
     @property
     def title(self) -> str:
@@ -406,12 +411,12 @@ def checked(model: type[B], given: Mapping[str, Any] | B, source: str) -> B:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(explain(error, source, model)) from None
+        raise ConfigError(explain(error, source, model, given)) from None
 
 
-def explain(error: ValidationError, source: str, model: type[BaseModel]) -> str:
+def explain(error: ValidationError, source: str, model: type[BaseModel], given: Any = None) -> str:
     """Pydantic's findings as one line a mistake: key's path, value, what is allowed."""
-    lines = [f"  {_explain_one(dict(e), model)}" for e in error.errors()]
+    lines = [f"  {_explain_one(dict(e), model, given)}" for e in error.errors()]
     return f"{source}: this cannot be meant:\n" + "\n".join(lines)
 
 
@@ -430,9 +435,9 @@ IN_WORDS = {
 }
 
 
-def _explain_one(finding: dict[str, Any], model: type[BaseModel]) -> str:
+def _explain_one(finding: dict[str, Any], model: type[BaseModel], given: Any) -> str:
     loc, kind = list(finding["loc"]), finding["type"]
-    path = ".".join(map(str, loc))
+    path = ".".join(map(str, _by_title(loc, given)))
     if kind == "extra_forbidden":
         return f"{path}: unknown key; {suggestion(str(loc[-1]), _allowed_keys(model, loc[:-1]))}"
     if kind == "missing":
@@ -447,6 +452,19 @@ def _explain_one(finding: dict[str, Any], model: type[BaseModel]) -> str:
         joint = "." if re.match(r"[\w.]+(:| = )", message) else ": "
         return f"{path}{joint}{message}" if path else message
     return f"{path} = {finding['input']!r}: {message}"
+
+
+def _by_title(loc: list[Any], given: Any) -> list[Any]:
+    """A place in a method's block of training by the method's name or label, as --set takes it."""
+    if loc[:1] != ["methods"] or loc[2:3] != ["training"]:
+        return loc
+    place = loc[1]
+    return ["methods", _names(_by_name(given["methods"]))[place] or place, *loc[2:]]
+
+
+def _names(methods: list[Any]) -> list[Any]:
+    """What the entries of a list of methods are called."""
+    return [m.get("label") or m.get("name") if isinstance(m, dict) else m for m in methods]
 
 
 def keys_of(model: type[BaseModel]) -> list[str]:
@@ -514,7 +532,7 @@ def _place(node: Any, key: str, above: list[str], said: str) -> Any:
         return key
     if not isinstance(node, list):
         raise ConfigError(f"{said}: {'.'.join(above)} has no keys below it")
-    names = [n.get("label") or n.get("name") if isinstance(n, dict) else n for n in node]
+    names = _names(node)
     if key in names:
         return names.index(key)
     if key.isdigit() and int(key) < len(node):

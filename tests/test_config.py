@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 import yaml
 
-from konsil.config import Experiment, MethodConfig, NetworkConfig, check_experiment, read_experiment
+from konsil.config import (
+    Experiment,
+    MethodConfig,
+    NetworkConfig,
+    TrainingConfig,
+    check_experiment,
+    read_experiment,
+)
 from konsil.errors import ConfigError
 from konsil.federation.plan import Plan, load_choices
 from konsil.ingredients.method import method_settings
@@ -111,7 +118,7 @@ REFUSED = {
     "method without name": ({"methods": [{"lambda": 1}]}, ["methods.0.name: missing"]),
     "method as number": (
         {"methods": [3]},
-        ["methods.0 = 3: must be a block of keys; allowed: label, name"],
+        ["methods.0 = 3: must be a block of keys; allowed: label, name, training"],
     ),
     "label": (
         {"methods": [{"name": "fedsm", "label": "a/b"}]},
@@ -120,6 +127,26 @@ REFUSED = {
     "label of the folder above": (
         {"methods": [{"name": "fedsm", "label": ".."}]},
         ["methods.0.label = '..': must not begin with a dot"],
+    ),
+    "rate of a method": (
+        {"methods": ["local", {"name": "fedavg", "training": {"lr": -1}}]},
+        ["methods.fedavg.training.lr = -1: must be greater than 0"],
+    ),
+    "unknown key of a method's training": (
+        {"methods": {"name": "fedavg", "label": "b", "training": {"learning_rate": 1}}},
+        ["methods.b.training.learning_rate: unknown key; allowed here:", "lr"],
+    ),
+    "a number for a method's training": (
+        {"methods": [{"name": "fedavg", "training": 3}]},
+        ["methods.fedavg.training = 3: must be a block of keys; allowed: augment", "lr"],
+    ),
+    "a switch in a method's training": (
+        {"methods": [{"name": "fedavg", "training": {"lr": True}}]},
+        ["methods.fedavg.training.lr = True: must not be true or false"],
+    ),
+    "training of nobody": (
+        {"methods": [{"training": {"lr": 0}}]},
+        ["methods.0.name: missing", "methods.0.training.lr = 0: must be greater than 0"],
     ),
     "titles": ({"methods": ["fedavg", "fedavg"]}, ["methods: fedavg stands twice", "label"]),
     "no seeds": ({"seeds": []}, ["seeds = []: must have at least 1 item"]),
@@ -330,6 +357,22 @@ def test_overrides_find_methods_by_name_by_label_and_by_number(file: Path):
         {"lambda": 0.5},
     ]
     assert overridden(file, "methods.fedavg=local").methods[0].name == "local"
+
+
+def test_overrides_reach_a_methods_training(file: Path):
+    e = overridden(file, "methods.fedavg.training.lr=0.5", "methods.fedavg.training.warmup=2")
+    own = e.methods[0].training
+    assert (own.lr, own.warmup, own.model_fields_set) == (0.5, 2, {"lr", "warmup"})
+    assert e.methods[0].settings == {}
+    with pytest.raises(ConfigError, match=r"methods\.fedavg\.training\.lr = -1: must be greater"):
+        overridden(file, "methods.fedavg.training.lr=-1")
+
+
+def test_training_laid_over_training():
+    usual = TrainingConfig(lr=0.5, warmup=2)
+    assert TrainingConfig().laid_over(usual) == usual
+    own = TrainingConfig(lr=1e-3, batch_size=4)  # a default that is written counts
+    assert own.laid_over(usual) == TrainingConfig(lr=1e-3, warmup=2, batch_size=4)
 
 
 @pytest.mark.parametrize(

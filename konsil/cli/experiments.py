@@ -1,5 +1,7 @@
 """Train, compare, look at results."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +13,8 @@ from konsil.errors import RunError
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")]
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Go on with a run that stopped.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="Folder of the run. Default: runs/<name>.")
 ]
@@ -29,13 +33,11 @@ PluginOption = Annotated[
 
 
 def run(
-    experiment: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")],
+    experiment: FileArgument,
     set_: SetOption = None,
     plugin: PluginOption = None,
     out: OutOption = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that stopped.")
-    ] = False,
+    resume: ResumeOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print the plan, train nothing.")
     ] = False,
@@ -49,15 +51,58 @@ def run(
     plan, federation = api.prepare(checked, resume, console)
     if dry_run:
         return
-    try:
+    with _resumable(folder):
         api.train(plan, federation, folder, resume, console)
+    from konsil.report.show import show_run
+
+    show_run(console, folder)
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Ctrl-C says how to go on."""
+    try:
+        yield
     except KeyboardInterrupt:
         note = f"stopped; what is done is in {folder}: the same command with --resume goes on"
         problems.print(Text(note), soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
-    from konsil.report.show import show_run
 
-    show_run(console, folder)
+
+def tune(
+    experiment: FileArgument,
+    lr: Annotated[
+        list[float] | None,
+        typer.Option("--lr", help="A learning rate to try; as often as wanted."),
+    ] = None,
+    local_epochs: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--local-epochs",
+            help="A number of local epochs to try; with more of them there are fewer rounds.",
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Default: the first seed of the file.")
+    ] = None,
+    set_: SetOption = None,
+    plugin: PluginOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the search. Default: runs/<name>-tune.")
+    ] = None,
+    resume: ResumeOption = False,
+) -> None:
+    """Choose every method's learning rate and local epochs on validation images."""
+    from konsil.config import read_experiment
+
+    checked = read_experiment(experiment, set_ or [], plugin or [])
+    with console.status("starting"):
+        from konsil import tuning
+
+    search = tuning.Search.of(checked, lr or [], local_epochs or [], seed)
+    folder = out or Path("runs") / f"{checked.name}-tune"
+    with _resumable(folder):
+        tuning.tune(search, folder, resume, console)
 
 
 def demo(out: OutOption = None, set_: SetOption = None) -> None:

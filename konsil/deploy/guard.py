@@ -56,7 +56,7 @@ class Guard:
             self._check_round(request)
             asked = request.body_as(BODIES[request.kind][0])
             if isinstance(asked, RoundRequest):
-                self._check_training(request, asked)
+                self._check_training(request, asked, job)
             else:
                 self._check_examination(request, asked, job)
         except BadMessage as wrong:
@@ -70,10 +70,10 @@ class Guard:
             when = f"rounds {first} to {last}" if first < last else f"round {last}"
             raise BadMessage(f"the plan asks that in {when}")
 
-    def _check_training(self, request: Request, asked: RoundRequest) -> None:
+    def _check_training(self, request: Request, asked: RoundRequest, job: Job) -> None:
         if asked.after >= request.round:
             raise BadMessage(f"after = {asked.after}: not a round before it")
-        every = self.plan.experiment.training.validate_every
+        every = self.plan.training(job).validate_every
         due = request.kind == "finish" or (request.round - 1) % every == 0
         if asked.validation is not due:
             raise BadMessage(f"the plan has validation = {due} in this round")

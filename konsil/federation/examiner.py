@@ -39,11 +39,17 @@ TARGET = "_target"  # of classification: the class of an image
 class Examiner(Questions):
     """Asks every site how well the models of a finished job answer there."""
 
-    def rows(self, record: Record, checkpoint: Checkpoint, model: SuperModel | None) -> list[Row]:
-        """Every role on every split."""
+    def rows(
+        self,
+        record: Record,
+        checkpoint: Checkpoint,
+        model: SuperModel | None,
+        splits: Sequence[Split] = SPLITS,
+    ) -> list[Row]:
+        """Every role on every split, or on these splits only."""
         rows: list[Row] = []
         shared = self.shared(record, checkpoint)
-        for split in SPLITS:
+        for split in splits:
             for role in (*self.method.shared_roles, *self.method.private_roles):
                 parts = {role: shared[role]} if role in self.method.shared_roles else {}
                 asked = EvaluateRequest(role=role, split=split, checkpoint=checkpoint)

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from konsil.config import PLACES, Experiment, MethodConfig
+from konsil.config import PLACES, Experiment, MethodConfig, TrainingConfig
 from konsil.errors import ConfigError
 from konsil.ingredients.context import Context
 from konsil.ingredients.method import Method, make_method, method_class, method_settings
@@ -130,6 +130,10 @@ class Plan:
             context = replace(context, sites=(POOLED_SITE,), momentum=0.0)  # no federation
         return make_method(config, context)
 
+    def training(self, job: Job) -> TrainingConfig:
+        """A job's local work: the experiment's, with what its method has of its own over it."""
+        return self.method_config(job).training.laid_over(self.experiment.training)
+
     def context(self, job: Job, sites: tuple[str, ...]) -> Context:
         """What a method knows of the experiment."""
         e = self.experiment
@@ -138,7 +142,7 @@ class Plan:
         train, val = ({s: self.images(s, split) for s in sites} for split in ("train", "val"))
         beta = e.server.momentum
         return Context(
-            network, task, e.training, sites, e.rounds, job.seed, train, val,
+            network, task, self.training(job), sites, e.rounds, job.seed, train, val,
             momentum=1 - 1 / len(sites) if beta == "auto" else beta,
             equal=e.server.weights == "equal",
         )  # fmt: skip
@@ -172,6 +176,8 @@ class Plan:
             {
                 "name": m.name,
                 "label": m.title,
+                # without any a plan is the same as before methods could have their own
+                **({"training": own} if (own := own_training(self.experiment, m)) else {}),
                 **method_settings(m).model_dump(mode="json", by_alias=True),
             }
             for m in self.experiment.methods
@@ -229,6 +235,15 @@ def load_choices(experiment: Experiment) -> dict[str, str]:
     task_settings(experiment.task)
     check_spec(_network(experiment))
     return plugins
+
+
+def own_training(experiment: Experiment, config: MethodConfig) -> dict[str, Any]:
+    """In what a method's local work differs from the experiment's: equal settings, equal plans."""
+    usual = experiment.training
+    own = config.training.laid_over(usual).model_dump(mode="json")
+    return {
+        key: own[key] for key, value in usual.model_dump(mode="json").items() if own[key] != value
+    }
 
 
 def _network(experiment: Experiment, in_channels: int = 1, outputs: int = 1) -> NetworkSpec:

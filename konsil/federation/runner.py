@@ -13,12 +13,12 @@ from typing import Any
 import torch
 import yaml
 
-from konsil.errors import RunError
+from konsil.errors import RoundFailed, RunError, UploadRefused
 from konsil.evaluation.results import CLIENT_AVERAGE, Row, write_results
 from konsil.federation.assembly import Assembly
 from konsil.federation.compute import check_device, prepare_process
 from konsil.federation.engines import Engine, make_engine
-from konsil.federation.examiner import Examiner
+from konsil.federation.examiner import SPLITS, Examiner
 from konsil.federation.messages import Checkpoint
 from konsil.federation.plan import NOT_NUMBERS, Job, Plan
 from konsil.federation.questions import CHECKPOINTS
@@ -36,8 +36,19 @@ ROUTING_FACTS = ("routing", "temperature", "limit")  # of a super model, chosen 
 class Run:
     """A plan at work in a folder."""
 
-    def __init__(self, plan: Plan, folder: Path, observers: Sequence[Observer] = ()) -> None:
-        self.plan, self.folder = plan, folder
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        observers: Sequence[Observer] = (),
+        search: bool = False,
+    ) -> None:
+        """`search`: its jobs are tries, to be compared by validation images.
+
+        No test image is opened, and a job whose training fails (a learning rate may be too large)
+        is left without a result instead of ending the run.
+        """
+        self.plan, self.folder, self.search = plan, folder, search
         self.observers = list(observers)
         self._lock: FileIO | None = None
 
@@ -99,7 +110,7 @@ class Run:
                     continue
                 if engine is None:
                     engine = start() if start else make_engine(self.plan, self.folder)
-                self._job(job, engine)
+                self._try(job, engine) if self.search else self._job(job, engine)
             self._notify("run_done")
             return self.write_results()
         finally:
@@ -107,6 +118,12 @@ class Run:
                 engine.close()
             log.close()
             self.observers.remove(log)
+
+    def _try(self, job: Job, engine: Engine) -> None:
+        try:
+            self._job(job, engine)
+        except (RoundFailed, UploadRefused) as failure:
+            self._notify("job_failed", job=job.name, reason=str(failure))
 
     def _job(self, job: Job, engine: Engine) -> None:
         began = time.monotonic()
@@ -131,11 +148,12 @@ class Run:
     ) -> dict[str, Any]:
         examiner = Examiner(self.plan, job, engine)
         assembly = Assembly(self.plan, job, engine)
+        splits = ("val",) if self.search else SPLITS
         result: dict[str, Any] = {"method": job.method, "seed": job.seed, "routing": {}}
         for checkpoint in CHECKPOINTS:
             notify("examining", checkpoint=checkpoint)
             model = assembly.super_model(record, checkpoint)
-            result[checkpoint] = examiner.rows(record, checkpoint, model)
+            result[checkpoint] = examiner.rows(record, checkpoint, model, splits)
             self._save_checkpoint(job, examiner, record, checkpoint)
             if model is not None:
                 facts = asdict(model.facts)

@@ -74,6 +74,7 @@ class Server:
         self.plan, self.job, self.engine, self.notify = plan, job, engine, notify
         self.config = plan.experiment.server
         self.method = plan.method(job)
+        self.training = self.method.context.training
         self.roster = {
             site: Holding(plan.images(site, "train"), plan.images(site, "val"))
             for site in self.method.context.sites
@@ -94,7 +95,7 @@ class Server:
 
     def _round(self, number: int) -> None:
         self.notify("round_started", round=number)
-        validate = (number - 1) % self.plan.experiment.training.validate_every == 0
+        validate = (number - 1) % self.training.validate_every == 0
         intake = self._ask("round", number, validate)
         self._learn_of(intake, number - 1)
         self.record.shared = self._merged(intake.means())
@@ -216,8 +217,8 @@ class Server:
                 continue  # a part that is not trained yet
             scores = self.record.scores.setdefault(part, [])
             scores.append(means[measure])
-            training, old = self.plan.experiment.training, self.record.best.get(part)
-            self.record.best[part] = kept(training, old, self.record.shared[part], scores)
+            old, new = self.record.best.get(part), self.record.shared[part]
+            self.record.best[part] = kept(self.training, old, new, scores)
 
 
 def pooled_means(by_site: dict[str, dict[str, float]]) -> dict[str, float]:

@@ -91,6 +91,9 @@ class ProgressBar:
     def _examining(self, event: dict[str, Any]) -> None:
         self.bars.update(self._task, news=f"evaluating the {event['checkpoint']} checkpoints")
 
+    def _job_failed(self, event: dict[str, Any]) -> None:
+        self.say(event["reason"], "yellow")
+
     def _job_done(self, event: dict[str, Any]) -> None:
         scores = ", ".join(f"{role} {value:.3f}" for role, value in event["score"].items())
         line = f"{event['job']}: done in {event['seconds']:.0f} s; validation {scores}"

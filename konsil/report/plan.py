@@ -1,12 +1,12 @@
 """The resolved plan, as it is printed before round 1."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from konsil.federation.plan import Plan
+from konsil.federation.plan import Plan, own_training
 from konsil.ingredients.method import Method
 from konsil.tasks import task_settings
 
@@ -18,6 +18,8 @@ def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> No
     e = plan.experiment
     methods = {job.method: plan.method(job) for job in plan.jobs[:: len(e.seeds)]}
     console.print(headline(plan), highlight=False)
+    for line in own_training_lines(plan):
+        console.print(line, highlight=False, markup=False)
     console.print(sites_table(plan))
     console.print(traffic_table(methods))
     notes = [*warnings, *(f"{t}: {w}" for t, m in methods.items() for w in m.warnings())]
@@ -28,7 +30,7 @@ def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> No
 
 
 def headline(plan: Plan) -> str:
-    """The settings every method shares, in three lines."""
+    """The settings of every method that has none of its own, in three lines."""
     e, t = plan.experiment, plan.experiment.training
     normalise = "per-image normalisation" if e.task.normalise else "no normalisation"
     size = e.federation.image_size
@@ -45,6 +47,14 @@ def headline(plan: Plan) -> str:
         f"{t.optimizer} {t.lr:g}, seeds {', '.join(map(str, e.seeds))}; {engine}, "
         f"{e.compute.device}, {e.compute.threads} thread(s) a site"
     )
+
+
+def own_training_lines(plan: Plan) -> Iterator[str]:
+    """A line for every method whose local work is not that of the headline."""
+    for method in plan.experiment.methods:
+        own = own_training(plan.experiment, method)
+        if own:
+            yield f"{method.title}'s own: " + ", ".join(f"{k} {v}" for k, v in own.items())
 
 
 def sites_table(plan: Plan) -> Table:

@@ -44,8 +44,11 @@ def show_run(console: Console, folder: Path, split: str = "test", checkpoint: st
     plan = Plan.from_json(facts, methods=False)  # a plugin may have moved on since
     path = folder / RESULT_FILES[checkpoint]
     rows = read_results(path) if path.exists() else []
-    for metric in main_metrics(rows, split):
+    metrics = main_metrics(rows, split)
+    for metric in metrics:
         console.print(result_table(rows, plan.sites, metric, split, checkpoint))
+    if rows and not metrics:  # a search opens no test image
+        console.print(f"no {SPLITS[split]} images were scored; --split val", highlight=False)
     lines = [*selector_lines(rows), *routing_lines(plan, folder, checkpoint)] if rows else []
     lines += unfinished(plan, folder, rows, facts["hash"])
     pictures = sorted(p.name for p in (folder / "figures").glob("*.png"))

@@ -14,11 +14,14 @@ from typing import NamedTuple
 
 import pytest
 import yaml
+from PIL import Image
 
 import konsil.data
 from konsil import __version__
 from konsil.cli import main
-from konsil.federation.runner import lock
+from konsil.evaluation.results import read_results
+from konsil.federation.plan import Job
+from konsil.federation.runner import Run, lock
 
 KONSIL = [sys.executable, "-c", "from konsil.cli import main; main()"]
 MINUTES = 300  # a busy machine is no failure
@@ -86,7 +89,7 @@ def test_help_and_version_import_nothing_heavy():
 import sys
 from typer.testing import CliRunner
 from konsil.cli import app
-for arguments in ([], ["run"], ["demo"], ["methods"], ["show"]):
+for arguments in ([], ["run"], ["tune"], ["demo"], ["methods"], ["show"]):
     result = CliRunner().invoke(app, [*arguments, "--help"])
     assert result.exit_code == 0 and "Usage" in result.output, result.output
 assert CliRunner().invoke(app, ["--version"]).exit_code == 0
@@ -341,3 +344,166 @@ def test_ctrl_c_stops_cleanly_and_resume_goes_on(
         if facts["event"] == "round_done"
     ]
     assert rounds == [*range(1, ROUNDS + 1)]  # none of them twice
+
+
+# Tuning
+
+TRIED = ("--lr", "0.001", "--lr", "0.01", "--local-epochs", "2", "--local-epochs", "1")
+
+
+@pytest.fixture(scope="module")
+def eyes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("eyes") / "eyes.yaml"
+    content = {
+        "name": "eyes",
+        "federation": {
+            "synthetic": "retina",
+            "images": {"aster": 12, "birch": 12},
+            "image_size": 32,
+        },
+        "network": {"width": 2},
+        "training": {"batch_size": 4},
+        "methods": ["fedavg", {"name": "fedsm", "label": "mine", "lambda": 0.8}],
+        "rounds": 2,
+        "seeds": [5, 6],
+    }
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory, eyes: Path) -> tuple[Path, Done]:
+    """An undisturbed search, and what it printed."""
+    folder = tmp_path_factory.mktemp("tune") / "search"
+    done = called("tune", eyes, *TRIED, "--out", folder)
+    assert done.code == 0, done.err
+    return folder, done
+
+
+def validation_dice(folder: Path) -> dict[tuple[str, str], float]:
+    return {
+        (row.method, row.role): row.value
+        for row in read_results(folder / "results.csv")
+        if (row.split, row.site, row.metric) == ("val", "client_average", "dice")
+    }
+
+
+def test_tune_shows_every_trial_and_chooses_the_best(tuned: tuple[Path, Done]):
+    folder, done = tuned
+    lines = [line.split() for line in done.out.splitlines()]
+    chosen = {line[0]: line for line in lines if line[-1:] == ["chosen"]}
+    for method, role in (("fedavg", "global"), ("mine", "super")):
+        scores = {
+            (lr, str(epochs)): validation_dice(folder / f"epochs{epochs}")[f"{method}-lr{lr}", role]
+            for lr in ("0.001", "0.01")
+            for epochs in (1, 2)
+        }
+        best = max(scores, key=lambda trial: scores[trial])
+        rounds = {"1": "2", "2": "1"}[best[1]]  # equal work
+        score = f"{scores[best]:.4f}"
+        assert chosen[method] == [method, role, *best, rounds, score, "chosen"]
+    tried = "lr 0.001, 0.01; local_epochs 1 (rounds: 2), 2 (rounds: 1); seed 5"
+    assert tried in " ".join(done.out.split())
+    assert "round 2/2" in done.out
+    assert Image.open(folder / "figures" / "tuning.png").size[0] >= 900
+
+
+def test_tune_opens_no_test_image(tuned: tuple[Path, Done], run: Command):
+    folder, _ = tuned
+    for stage in ("epochs1", "epochs2"):
+        for name in ("results.csv", "results-last.csv"):
+            assert {row.split for row in read_results(folder / stage / name)} == {"val"}
+        assert not (folder / stage / "figures").exists()
+    assert "mine-lr0.01" in run("show", folder / "epochs1", "--split", "val").out
+    assert "no test images were scored; --split val" in run("show", folder / "epochs1").out
+
+
+def test_the_tuned_experiment_runs_as_it_was_tried(
+    tuned: tuple[Path, Done], run: Command, tmp_path: Path
+):
+    folder, _ = tuned
+    files = sorted(folder.glob("tuned-epochs*.yaml")) or [folder / "tuned.yaml"]
+    for number, file in enumerate(files):
+        out = tmp_path / str(number)
+        done = run("run", file, "--out", out, "--set", "seeds=[5]")
+        assert done.code == 0, done.err
+        for method in yaml.safe_load(file.read_text())["methods"]:
+            title, own = method.get("label", method["name"]), method["training"]
+            tried = validation_dice(folder / f"epochs{own['local_epochs']}")
+            for (name, role), value in validation_dice(out).items():
+                if name == title:
+                    assert value == tried[f"{title}-lr{own['lr']}", role]
+    dry = run("run", folder / "tuned.yaml", "--dry-run")
+    assert (dry.code, dry.err) == (0, "")
+    assert "fedavg's own: " in dry.out
+
+
+def test_a_search_that_stopped_goes_on(
+    tuned: tuple[Path, Done],
+    eyes: Path,
+    run: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    folder = tmp_path / "search"
+    trained = Run._job
+    done: list[str] = []
+
+    def stopped(self: Run, job: Job, engine: object) -> None:
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        trained(self, job, engine)
+        done.append(job.name)
+
+    monkeypatch.setattr(Run, "_job", stopped)
+    first = run("tune", eyes, *TRIED, "--out", folder)
+    assert (first.code, len(done)) == (130, 2)
+    assert first.err.startswith(
+        f"stopped; what is done is in {folder}: the same command with --res"
+    )
+    refused = run("tune", eyes, *TRIED, "--out", folder)
+    assert refused.code == 1
+    assert "not empty; add --resume to go on with a search" in refused.err
+    monkeypatch.setattr(Run, "_job", trained)
+    assert run("tune", eyes, *TRIED, "--out", folder, "--resume").code == 0
+    for name in ("tuned.yaml", "epochs1/results.csv", "epochs2/results.csv"):
+        assert (folder / name).read_bytes() == (tuned[0] / name).read_bytes()
+    again = run("tune", eyes, *TRIED, "--out", folder, "--resume")
+    assert again.code == 0
+    assert "round 1/" not in again.out  # nothing is trained twice
+
+
+def test_a_rate_that_diverges_loses_and_ends_nothing(eyes: Path, run: Command, tmp_path: Path):
+    sgd = ["--set", "training.optimizer=sgd", "--set", "methods=[fedavg]", "--set", "rounds=1"]
+    rates = ["--lr", "1e30", "--lr", "0.001"]
+    folder = tmp_path / "search"
+    done = run("tune", eyes, *rates, *sgd, "--seed", "1", "--out", folder)
+    assert done.code == 0, done.err
+    assert "training diverged" in done.out
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["fedavg", "1e+30", "1", "1", "–"] in lines
+    method = yaml.safe_load((folder / "tuned.yaml").read_text())["methods"][0]
+    assert method == {"name": "fedavg", "training": {"lr": 0.001}}
+    events = (folder / "run" / "events.jsonl").read_text()
+    assert '"event": "job_failed", "job": "fedavg-lr1e30/seed1"' in events
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "nothing to choose from: give --lr or --local-epochs"),
+        (["--lr", "0"], "lr = 0.0: must be greater than 0"),
+        (["--lr", "0.1", "--set", "methods=[fedmagic]"], "unknown method 'fedmagic'"),
+        (
+            ["--lr", "0.1", "--set", "methods.mine.training.rate=1"],
+            "methods.mine.training.rate: unknown key",
+        ),
+    ],
+)
+def test_a_search_that_cannot_be_meant(
+    eyes: Path, run: Command, tmp_path: Path, arguments: list[str], words: str
+):
+    done = run("tune", eyes, *arguments, "--out", tmp_path / "search")
+    assert done.code == 1
+    assert words in done.err
+    assert not (tmp_path / "search").exists()

@@ -237,6 +237,15 @@ def test_other_questions_are_refused(fedsm, name):
     assert why in said(fedsm.north, replace(with_body(question, **body), **fields))
 
 
+def test_validation_is_due_when_the_jobs_own_training_has_it(shades, tmp_path):
+    own = {"name": "fedavg", "training": {"validate_every": 2}}
+    trained = Trained(shades, tmp_path, own)
+    asked = [r for r, _ in trained.asked if r.kind in ("round", "finish")]
+    assert [r.body.validation for r in asked] == [True, False, True]
+    too_often = with_body(asked[1], validation=True)
+    assert "validation = False in this round" in said(trained.north, too_often)
+
+
 def test_a_threshold_needs_no_description_of_images(fedsm, beyond):
     plan = fedsm.asked[0][0].plan
     for kind in ("describe", "calibrate"):

@@ -88,6 +88,29 @@ def test_the_hash_sees_everything_numerical_and_the_difference_is_named(
     assert differences(plan.to_json(), other.to_json()) == [f"experiment.{key}"]
 
 
+def test_a_methods_own_training_is_its_jobs_alone(make_plan: MakePlan):
+    own = {"name": "fedavg", "label": "b", "training": {"lr": 0.01, "warmup": 1}}
+    plan = make_plan(methods=["fedavg", own], seeds=[0, 1])
+    usual = plan.experiment.training
+    for job in plan.jobs:
+        expected = usual.model_copy(update={"lr": 0.01, "warmup": 1} if job.method == "b" else {})
+        assert plan.training(job) == plan.method(job).context.training == expected
+
+
+def test_the_hash_sees_a_methods_own_training_where_it_differs(make_plan: MakePlan):
+    plan = make_plan()
+    for same in ({}, {"lr": 1e-3}, {"batch_size": 3, "betas": [0.9, 0.999]}):
+        other = make_plan(methods=[{"name": "fedavg", "training": same}])
+        assert other.to_json() == plan.to_json()
+    other = make_plan(methods=[{"name": "fedavg", "training": {"lr": 0.01, "batch_size": 3}}])
+    assert other.hash != plan.hash
+    assert other.resolved()["methods"][0]["training"] == {"lr": 0.01}
+    assert differences(plan.to_json(), other.to_json()) == ["experiment.methods.fedavg.training"]
+    again = Plan.from_json(json.loads(json.dumps(other.to_json())))
+    assert (again.hash, again.to_json()) == (other.hash, other.to_json())
+    assert again.training(again.jobs[0]).lr == 0.01
+
+
 def test_the_hash_sees_the_split_and_the_images(make_plan: MakePlan, squares: Path, tmp_path: Path):
     plan = make_plan()
     seed = make_plan(federation=federation(squares, split_seed=1))

@@ -22,3 +22,11 @@ def test_who_needs_single_models_says_so(make_plan):
     assert "one by one" in text
     text = " ".join(printed(make_plan(methods=["fedavg"]), width=300).split())
     assert "one by one" not in text
+
+
+def test_a_methods_own_training_is_printed(make_plan):
+    own = {"name": "fedavg", "label": "mine", "training": {"lr": 0.002, "local_epochs": 2}}
+    text = printed(make_plan(methods=["fedavg", own]))
+    assert "adam 0.001" in text
+    assert "mine's own: local_epochs 2, lr 0.002\n" in text
+    assert "fedavg's own" not in text
