@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(experiments.run)
+app.command()(experiments.pretrain)
 app.command()(experiments.demo)
 app.command()(experiments.methods)
 app.command()(experiments.show)

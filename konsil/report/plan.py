@@ -23,6 +23,7 @@ def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> No
     notes = [*warnings, *(f"{t}: {w}" for t, m in methods.items() for w in m.warnings())]
     if e.server.deadline and e.engine.name == "inprocess":
         notes.append("server.deadline means nothing to the inprocess engine")
+    notes += beginning(plan)
     for note in notes:
         console.print(f"[yellow]note:[/] {escape(note)}", highlight=False)
 
@@ -45,6 +46,21 @@ def headline(plan: Plan) -> str:
         f"{t.optimizer} {t.lr:g}, seeds {', '.join(map(str, e.seeds))}; {engine}, "
         f"{e.compute.device}, {e.compute.threads} thread(s) a site"
     )
+
+
+def beginning(plan: Plan) -> list[str]:
+    """With which file the network begins, and what of it does not fit; nothing without one."""
+    if plan.pretrained is None:
+        return []
+    context = plan.context(plan.jobs[0], plan.sites)
+    said = [f"the network begins with {plan.pretrained}"]
+    reshaped = plan.pretrained.reshaped(context.drawn(context.network).layout)
+    if reshaped:
+        said.append(
+            f"{plan.pretrained.path.name} is of another number of outputs than "
+            f"{context.network.outputs}: {', '.join(reshaped)} begin at random"
+        )
+    return said
 
 
 def sites_table(plan: Plan) -> Table:
