@@ -12,18 +12,33 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from konsil.config import Experiment, FederationConfig, TaskConfig, checked, read_experiment
+from konsil.config import (
+    Experiment,
+    FederationConfig,
+    TaskConfig,
+    check_experiment,
+    checked,
+    read_experiment,
+)
 from konsil.errors import ConfigError, RunError
+from konsil.files import replacing
 
 if TYPE_CHECKING:
     from konsil.data import Federation
     from konsil.federation.plan import Plan
     from konsil.supermodel import SuperModel
 
+POOLED = "centralized"  # the method that pre-trains
+PAINTED = {1: "prostate", 3: "retina"}  # channels -> the synthetic federation of masks
+SAME_IMAGES = (
+    "the experiment is on this synthetic federation itself: what begins with these weights may "
+    "have seen its test images; --synthetic takes another"
+)
 WIDTH = 120  # columns of a printed result, where no terminal says otherwise
 
 
@@ -84,6 +99,7 @@ def train(
     resume: bool,
     console: Console,
     search: bool = False,
+    figures: bool = True,
 ) -> RunResult:
     """All rounds of all jobs in a folder, with progress, and the figures at the end.
 
@@ -100,13 +116,75 @@ def train(
         progress.start()
         work.go()
         progress.close()
-        if not search:
+        if figures and not search:
             with _status(console, "drawing"):
                 draw_figures(folder, plan)
     finally:
         progress.close()
         work.close()
     return RunResult(folder, plan)
+
+
+def pretrain(
+    experiment: Experiment,
+    out: Path,
+    console: Console,
+    *,
+    synthetic: str | None = None,
+    images: int | None = None,
+    rounds: int | None = None,
+) -> dict[str, Any]:
+    """Train an experiment's network on pooled synthetic images, for `network.initial`.
+
+    `synthetic`: the federation, by default one of the experiment's kind; `images`: so many a site.
+    The weights of the best round are written to `out`; what comes back is their validation score,
+    a row of results.csv.
+    """
+    if out.exists():
+        raise ConfigError(f"{out}: is there already; choose another --out, or take it away")
+    plain = pretraining(experiment, synthetic, images, rounds)
+    with TemporaryDirectory(prefix="konsil-") as folder:
+        plan, federation = prepare(plain, False, console)
+        if experiment.federation.synthetic == plain.federation.synthetic:
+            console.print(f"[yellow]note:[/] {SAME_IMAGES}")
+        result = train(plan, federation, Path(folder) / "run", False, console, figures=False)
+        (job,) = plan.jobs
+        best = result.folder / job.name / "checkpoints" / "best" / f"{POOLED}.safetensors"
+        with replacing(out) as file:
+            file.write(best.read_bytes())
+        metric = plan.method(job).context.task.main_metric
+        wanted = {"split": "val", "site": "global", "metric": metric}
+        return next(row for row in result.results if row.items() >= wanted.items())
+
+
+def pretraining(
+    experiment: Experiment, synthetic: str | None, images: int | None, rounds: int | None
+) -> Experiment:
+    """The experiment that pre-trains another's network: centralized, on synthetic images.
+
+    Image size, channels, network, loss and training are the other's; labels are the synthetic ones.
+    """
+    from konsil.data.origin import find_source
+    from konsil.data.synthetic import FEDERATIONS
+    from konsil.registry import load_plugins
+    from konsil.tasks import targets_of
+
+    load_plugins(experiment.plugins)  # they may hold the task
+    given, kept = experiment.federation, ("task", "network", "training", "compute", "plugins")
+    known = "channels" in given.model_fields_set  # then the images need not be here
+    channels = given.channels if known else find_source(given, experiment.task).channels_read()
+    classes = targets_of(experiment.task) == "classes"
+    name = synthetic or ("pathology" if classes else PAINTED[channels])
+    federation: dict[str, Any] = {"synthetic": name, "channels": channels}
+    federation |= {key: getattr(given, key) for key in ("image_size", "cache", "cache_limit")}
+    if images is not None and name in FEDERATIONS:
+        federation["images"] = dict.fromkeys(FEDERATIONS[name].images, images)
+    raw = experiment.model_dump(mode="json", by_alias=True, exclude_unset=True, include={*kept})
+    for block, key in (("task", "structures"), ("task", "classes"), ("network", "initial")):
+        raw.get(block, {}).pop(key, None)
+    raw |= {"name": f"{experiment.name}-pretrain", "federation": federation, "methods": POOLED}
+    raw |= {"rounds": rounds or experiment.rounds, "seeds": experiment.seeds[:1]}
+    return check_experiment(raw, "konsil pretrain")
 
 
 @dataclass(frozen=True, repr=False)

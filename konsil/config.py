@@ -62,6 +62,11 @@ def _expanded(path: Path) -> Path:
     return Path(os.path.expandvars(path)).expanduser()
 
 
+def _fixed(path: Path) -> Path:
+    """Worker processes look for the very same file."""
+    return _expanded(path).absolute()
+
+
 Place = Annotated[Path, AfterValidator(_expanded)]
 Fractions = Annotated[
     tuple[float, float, float],
@@ -192,6 +197,8 @@ class NetworkConfig(Chosen):
 
     name: str | None = None  # default: the usual one for the task's targets
     target: str | None = None  # package.module.Class; its arguments stand beside it
+    # a file of weights that it begins with instead of random ones
+    initial: Annotated[Path, AfterValidator(_fixed)] | None = None
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
@@ -308,8 +315,7 @@ def _by_name(methods: Any) -> Any:
 
 
 def _absolute(paths: list[Path]) -> list[Path]:
-    """Worker processes look for the very same files."""
-    return list(dict.fromkeys(_expanded(path).absolute() for path in paths))
+    return list(dict.fromkeys(map(_fixed, paths)))
 
 
 class Experiment(Block):

@@ -130,6 +130,8 @@ def load_plugins(
     found: dict[str, str] = {}
     for given in paths:
         path = Path(os.path.expandvars(given)).expanduser().absolute()
+        if path.suffix != ".py":
+            raise ConfigError(f"{path}: not a plugin; that is a Python file, NAME.py")
         source = _read(path)
         sha256 = hashlib.sha256(source).hexdigest()
         if agreed is not None and sha256 not in agreed:
@@ -153,8 +155,6 @@ def with_contents(paths: Iterable[Path], contents: Collection[str]) -> dict[str,
 
 
 def _read(path: Path) -> bytes:
-    if path.suffix != ".py":
-        raise ConfigError(f"{path}: not a plugin; that is a Python file, NAME.py")
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -19,6 +19,7 @@ app = typer.Typer(
 )
 app.command()(experiments.run)
 app.command()(experiments.tune)
+app.command()(experiments.pretrain)
 app.command()(experiments.demo)
 app.command()(experiments.methods)
 app.command()(experiments.show)

@@ -12,7 +12,7 @@ from rich.text import Text
 from typer import Argument, Option
 from typer.core import TyperGroup
 
-from konsil.cli.experiments import PluginOption, SetOption
+from konsil.cli.experiments import SetOption
 from konsil.cli.terminal import INTERRUPTED, console, problems, say
 from konsil.errors import ConfigError, RunError
 
@@ -110,7 +110,14 @@ def provision_(
 def start_server_(
     kit: KitArgument,
     folder: Annotated[Path, Option(help="Where runs are kept.")] = Path("konsil-server"),
-    plugin: PluginOption = None,
+    plugin: Annotated[
+        list[Path] | None,
+        Option(
+            metavar="FILE",
+            help="Methods, networks, tasks of your own (.py), what networks begin with "
+            "(.safetensors); as often as wanted.",
+        ),
+    ] = None,
 ) -> None:
     """Run the server until Ctrl-C. Killed and started again, it goes on where it was."""
     from konsil.deploy.parties import start_server

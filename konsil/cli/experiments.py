@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -103,6 +104,32 @@ def tune(
     folder = out or Path("runs") / f"{checked.name}-tune"
     with _resumable(folder):
         tuning.tune(search, folder, resume, console)
+
+
+def pretrain(
+    experiment: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")],
+    out: Annotated[Path, typer.Option("--out", help="The file to write: NAME.safetensors.")],
+    set_: SetOption = None,
+    plugin: PluginOption = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds over all images. Default: the file's.", min=1)
+    ] = None,
+    synthetic: Annotated[
+        str | None, typer.Option(metavar="NAME", help="retina, prostate or pathology.")
+    ] = None,
+    images: Annotated[
+        int | None, typer.Option(help="Synthetic images a site. Default: as built in.", min=1)
+    ] = None,
+) -> None:
+    """Train the network of an experiment on synthetic images, for network.initial."""
+    from konsil import api
+    from konsil.config import read_experiment
+
+    checked = read_experiment(experiment, set_ or [], plugin or [])
+    score = api.pretrain(checked, out, console, synthetic=synthetic, images=images, rounds=rounds)
+    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
+    say(f"{out}: {score['metric']} {score['value']:.3f} on {score['n']} validation images")
+    say(f"to begin with these weights, write into {experiment}:\n\nnetwork:\n  initial: {out}")
 
 
 def demo(out: OutOption = None, set_: SetOption = None) -> None:

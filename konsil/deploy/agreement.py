@@ -9,7 +9,7 @@ agree: the whole plan          ->   its policy is asked again; it computes the p
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -23,7 +23,7 @@ from konsil.data.sources import SPLITS
 from konsil.deploy.policy import PolicyRefused
 from konsil.errors import ConfigError
 from konsil.federation.messages import BadMessage, Body, Name, first_mistake
-from konsil.federation.plan import Plan
+from konsil.federation.plan import Plan, initial_content
 from konsil.registry import kind_and_name, load_plugins, with_contents
 from konsil.tasks import targets_of
 from konsil.version import __version__
@@ -93,6 +93,7 @@ class SharedPlan(Said):
     counts: dict[Name, dict[str, int]]
     fingerprint: Name
     plugins: dict[Name, Name] = Field(default_factory=dict)
+    initial_weights: Name = ""
 
 
 class Agreed(Said):
@@ -112,11 +113,28 @@ def without_places(experiment: Experiment) -> dict[str, Any]:
     """The experiment as it travels: no path of anybody's disk."""
     plain: dict[str, Any] = experiment.model_dump(mode="json", by_alias=True, exclude_unset=True)
     plain.pop("plugins", None)
+    if content := initial_content(experiment):
+        plain["network"]["initial"] = content  # every party has a file of its own with it
     federation = plain["federation"]
     for key in ("cache", "cache_limit"):
         federation.pop(key, None)
     federation |= {key: OWN for key in SOURCES if key != "synthetic" and key in federation}
     return plain
+
+
+def with_own_initial(raw: Mapping[str, Any], own: Sequence[Path]) -> dict[str, Any]:
+    """An experiment that travelled, with a party's own file where it names a file's content."""
+    network = raw.get("network") or {}
+    if (content := network.get("initial")) is None:
+        return dict(raw)
+    found = with_contents(own, [content])
+    if not found:
+        raise PolicyRefused(
+            f"network.initial: none of the files here has the sha256 {content}; when the file has "
+            "been looked at, put it into `plugins` of a site's policy, and at the server give it "
+            "with konsil server start --plugin FILE.safetensors"
+        )
+    return {**raw, "network": {**network, "initial": str(found[content])}}
 
 
 # --- at a site ----------------------------------------------------------------------------------
@@ -133,6 +151,7 @@ class SiteData:
         """The experiment with this site's own places in it, and the plugins that it needs."""
         needed = _needed(raw.get("plugins") or {}, plugins)
         load_plugins(needed)  # they may hold the task, which says how images are read
+        raw = with_own_initial(raw, plugins)
         block = {k: v for k, v in raw["federation"].items() if k in AGREED}
         own = {**block, **self.source, "sites": [self.site]}
         return check_experiment(
@@ -166,8 +185,9 @@ class SiteData:
         """
         experiment = self.experiment(shared.experiment | {"plugins": shared.plugins}, plugins)
         federation, now = self.open(experiment, shared.labels)
+        known = with_own_initial(shared.experiment, plugins)
         own = {
-            "experiment": {**shared.experiment, "plugins": experiment.plugins},
+            "experiment": {**known, "plugins": experiment.plugins},
             "data_folder": str(federation.folder),
         }
         plan = Plan.from_json(shared.model_dump() | own)
@@ -235,6 +255,7 @@ def make_plan(
     prints = json.dumps({site: answer.fingerprint for site, answer in sites.items()})
     plan = Plan(
         plugins=load_plugins(experiment.plugins),
+        initial_weights=initial_content(experiment),
         experiment=experiment,
         sites=tuple(sites),
         labels=tuple(labels),

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from konsil.config import check_experiment
 from konsil.deploy import agreement
-from konsil.deploy.agreement import Said, SharedPlan, without_places
+from konsil.deploy.agreement import Said, SharedPlan, with_own_initial, without_places
 from konsil.deploy.audit import Audit
 from konsil.deploy.sessions import Outcome, RoundClock
 from konsil.deploy.site_client import ACCEPTED
@@ -25,6 +25,7 @@ from konsil.version import __version__
 S = TypeVar("S", bound=Said)
 BytesFor = Callable[[str], bytes]  # a site's own; made when it is fetched, never all at once
 Answer = tuple[str, bytes | Failure]  # from which site
+WEIGHTS = ".safetensors"  # files that a server is given beside plugins: what networks begin with
 PATIENCE = 3600.0  # seconds in which a site opens its data before the first round
 AGAIN = 60.0  # seconds for a site to look at a plan again that it agreed to before
 GOODBYE = 30.0  # seconds for a site to hear that a run is over; one that left keeps its state
@@ -208,6 +209,8 @@ def _plan(raw: dict[str, Any], sites: Sites, folder: Path, plugins: Sequence[Pat
     plan = _unchanged_plan(folder) if known else _new_plan(raw, sites, plugins)
     plain = plan.to_json() | {"run": folder.name}
     plain["experiment"]["plugins"] = []  # where they lie here is nobody's business
+    if plan.initial_weights:
+        plain["experiment"]["network"]["initial"] = plan.initial_weights
     shared = SharedPlan.read(plain)
     if known:
         sites.show_again(shared)
@@ -232,8 +235,9 @@ def _unchanged_plan(folder: Path) -> Plan:
 def _new_plan(raw: dict[str, Any], sites: Sites, plugins: Sequence[Path]) -> Plan:
     # Between hospitals a power cut is a power cut: what counts is waited for at every disk.
     engine = {**raw.get("engine", {}), "durable": True}
-    own = {"plugins": [str(path) for path in plugins], "engine": engine}
-    experiment = check_experiment({**raw, **own}, "experiment")
+    code = [str(path) for path in plugins if path.suffix != WEIGHTS]
+    own = {"plugins": code, "engine": engine}
+    experiment = check_experiment(with_own_initial(raw, plugins) | own, "experiment")
     travelling = without_places(experiment)
     told = travelling | {"plugins": load_choices(experiment)}  # a site takes its own files of these
     greeting = agreement.Greeting(experiment=told, version=__version__)
@@ -241,5 +245,6 @@ def _new_plan(raw: dict[str, Any], sites: Sites, plugins: Sequence[Path]) -> Pla
     labels, channels = agreement.common_labels(welcomes)
     opening = agreement.Opening(experiment=told, labels=labels)
     answers = sites.ask_all("open", opening, agreement.Opened)
-    agreed = check_experiment(travelling | {"plugins": experiment.plugins}, "experiment")
+    known = with_own_initial(travelling, plugins) | {"plugins": experiment.plugins}
+    agreed = check_experiment(known, "experiment")
     return agreement.make_plan(agreed, labels, channels, answers)

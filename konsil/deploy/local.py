@@ -5,10 +5,11 @@ For trying an experiment as hospitals would run it, and for tests.
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,13 @@ def deploy_local(
     run's events.
     """
     sites, base = sites_of(experiment), out / HIDDEN
-    with Local(sites, base, source_of(experiment), {}, report) as local:
+    begins = experiment.network.initial
+    files, policies = [], {}
+    if begins is not None:  # here every party has looked at it
+        files, policy = [begins], base / "policy.yaml"
+        write_text(policy, json.dumps({"plugins": [str(begins)]}))
+        policies = dict.fromkeys(sites, policy.absolute())
+    with Local(sites, base, source_of(experiment), policies, report, files) as local:
         status = _run(experiment, sites, local, watch, out)
     if status.state != "finished":
         raise RunError(f"the run {status.state}: {status.reason}\nthe logs are in {base}")
@@ -90,8 +97,10 @@ class Local:
         source: Mapping[str, Any],
         policies: Mapping[str, Path],
         report: Report,
+        files: Sequence[Path] = (),
     ) -> None:
-        self.base, self.report = base.absolute(), report
+        """`files`: what the server is given with --plugin."""
+        self.base, self.report, self._files = base.absolute(), report, files
         self._sites, self._source, self._policies = sites, source, policies
         self.children: dict[str, Child] = {}
 
@@ -133,6 +142,7 @@ class Local:
             own = {"source": dict(self._source), "policy": self._policies.get(party)}
             SiteSettings(site=party, state=folder / "state", **own).write(place)
         words = [kind, str(self.kits[party]), str(place)]
+        words += map(str, self._files if party == SERVER else [])
         hear = passed_on(lambda text: self.report(f"{party}: {text}"))
         child = Child("konsil.deploy.parties", words, folder / "said.log", hear)
         self.children[party] = child

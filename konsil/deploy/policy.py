@@ -24,7 +24,8 @@ class Policy(Block):
     scores: Literal["images", "means"] = "images"  # what leaves of the evaluation
     min_training_images: int = Field(1, ge=1)
     min_sites_in_mean: int = Field(1, ge=1)
-    # methods, networks and tasks of one's own that this site has looked at
+    # files that this site has looked at: methods, networks and tasks of one's own (.py), and what
+    # a network may begin with (.safetensors)
     plugins: list[Path] = Field(default_factory=list)
     # classes, or packages of classes, that this site lets `network: {target: ...}` name
     network_targets: list[str] = Field(default_factory=lambda: ["monai.networks.nets"])

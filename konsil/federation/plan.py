@@ -18,6 +18,7 @@ from konsil.config import PLACES, Experiment, MethodConfig, TrainingConfig
 from konsil.errors import ConfigError
 from konsil.ingredients.context import Context
 from konsil.ingredients.method import Method, make_method, method_class, method_settings
+from konsil.ingredients.pretrained import Pretrained, content_of, read_pretrained
 from konsil.networks import NetworkSpec, check_spec, network_spec, try_out
 from konsil.registry import load_plugins
 from konsil.tasks import make_task, targets_of, task_settings
@@ -32,6 +33,7 @@ NOT_NUMBERS = (
     *("data_folder", "experiment.engine", "experiment.name", "experiment.plugins"),
     "experiment.server.means_only",
     *(f"experiment.federation.{place}" for place in PLACES),
+    "experiment.network.initial",
 )
 
 
@@ -61,12 +63,14 @@ class Plan:
     data_folder: Path  # the federation's cache entry
     version: str = __version__
     plugins: Mapping[str, str] = field(default_factory=dict)  # what it gives -> a file's sha256
+    initial_weights: str = ""  # sha256 of the file of network.initial
 
     @classmethod
     def of(cls, experiment: Experiment, federation: Federation) -> Plan:
         """The plan of an experiment on an opened federation; every method is checked."""
         plan = cls(
             plugins=load_choices(experiment),
+            initial_weights=initial_content(experiment),
             experiment=experiment,
             sites=tuple(federation.sites),
             labels=tuple(federation.labels),
@@ -107,6 +111,9 @@ class Plan:
             for trained in method.networks().values():
                 check_spec(trained.spec)
                 try_out(trained.spec, segments)
+        if self.pretrained is not None:
+            context = self.context(self.jobs[0], self.sites)
+            context.initial(context.network)  # refuses a file that does not fit
 
     @cached_property
     def jobs(self) -> list[Job]:
@@ -145,7 +152,14 @@ class Plan:
             network, task, self.training(job), sites, e.rounds, job.seed, train, val,
             momentum=1 - 1 / len(sites) if beta == "auto" else beta,
             equal=e.server.weights == "equal",
+            pretrained=self.pretrained,
         )  # fmt: skip
+
+    @cached_property
+    def pretrained(self) -> Pretrained | None:
+        """What the network begins with, if not with random weights."""
+        path = self.experiment.network.initial
+        return None if path is None else read_pretrained(path, self.initial_weights)
 
     def members(self, site: str) -> tuple[str, ...]:
         """The hospitals whose images a site holds: itself, or all of them if pooled."""
@@ -163,7 +177,7 @@ class Plan:
             block, (*above, last) = numbers, key.split(".")
             for name in above:
                 block = block[name]
-            del block[last]
+            block.pop(last, None)
         numbers["federation"] = numbers.pop("fingerprint")
         del numbers["counts"]  # the fingerprint holds them
         text = json.dumps(numbers, sort_keys=True)
@@ -184,6 +198,8 @@ class Plan:
         ]
         plain["task"] |= task_settings(self.experiment.task).model_dump(mode="json", by_alias=True)
         plain["network"] = _network(self.experiment).settings()
+        if self.experiment.network.initial is not None:
+            plain["network"]["initial"] = str(self.experiment.network.initial)
         return plain
 
     def to_json(self) -> dict[str, Any]:
@@ -201,8 +217,9 @@ class Plan:
             "fingerprint": self.fingerprint,
             "data_folder": str(self.data_folder),
         }
-        # without plugins a plan is the same as before there were any
-        return facts | ({"plugins": dict(self.plugins)} if self.plugins else {})
+        # without such files a plan is the same as before there were any
+        files = {"plugins": dict(self.plugins), "initial_weights": self.initial_weights}
+        return facts | {name: content for name, content in files.items() if content}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], methods: bool = True) -> Plan:
@@ -213,6 +230,7 @@ class Plan:
             load_plugins(experiment.plugins, agreed=plugins.values())
         return cls(
             plugins=plugins,
+            initial_weights=data.get("initial_weights", ""),
             experiment=experiment,
             sites=tuple(data["sites"]),
             labels=tuple(data["labels"]),
@@ -234,6 +252,8 @@ def load_choices(experiment: Experiment) -> dict[str, str]:
         method_settings(config)
     task_settings(experiment.task)
     check_spec(_network(experiment))
+    if experiment.network.initial is not None:
+        read_pretrained(experiment.network.initial)
     return plugins
 
 
@@ -244,6 +264,11 @@ def own_training(experiment: Experiment, config: MethodConfig) -> dict[str, Any]
     return {
         key: own[key] for key, value in usual.model_dump(mode="json").items() if own[key] != value
     }
+
+
+def initial_content(experiment: Experiment) -> str:
+    """The sha256 of the file that the network begins with; empty without one."""
+    return "" if experiment.network.initial is None else content_of(experiment.network.initial)
 
 
 def _network(experiment: Experiment, in_channels: int = 1, outputs: int = 1) -> NetworkSpec:

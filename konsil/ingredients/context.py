@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from konsil.config import Block, TrainingConfig
 from konsil.ingredients.learner import OptimizerPolicy, moments_layout
+from konsil.ingredients.pretrained import Pretrained
 from konsil.ingredients.schedule import rate_factor
 from konsil.networks import NetworkSpec, build_network
 from konsil.randomness import global_stream
@@ -37,6 +38,7 @@ class Context:
     validation: Mapping[str, int] = field(default_factory=dict)  # validation images a site
     momentum: float = 0.0  # beta of every averaged part that has no server optimiser of its own
     equal: bool = False  # whether sites count alike in a mean, or by their images
+    pretrained: Pretrained | None = None  # what `network` begins with instead of random weights
 
     def weight(self, site: str) -> float:
         """What a site counts in a mean of models: n_k, or 1."""
@@ -56,6 +58,13 @@ class Context:
 
     def initial(self, spec: NetworkSpec) -> Weights:
         """Initial weights: the same for every model of a kind, whatever the method."""
+        drawn = self.drawn(spec)
+        if self.pretrained is None or spec != self.network:
+            return drawn
+        return self.pretrained.fitted(drawn, spec)
+
+    def drawn(self, spec: NetworkSpec) -> Weights:
+        """Random weights from the seed, whatever the experiment's network begins with."""
         with global_stream(self.seed, "initial weights", spec):
             return Weights.of(build_network(spec))
 

@@ -91,7 +91,8 @@ class Selector(Piece):
         return {SELECTOR: TrainedNetwork(self.spec, self.policy, self.lr)}
 
     def start(self) -> dict[str, Weights]:
-        return {SELECTOR: self.context.initial(self.spec)}
+        # never the pretrained ones, even if the experiment's network is of the same kind
+        return {SELECTOR: self.context.drawn(self.spec)}
 
     def begin(self, site: Site, shared: Shared) -> None:
         self.site = site

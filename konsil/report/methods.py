@@ -82,14 +82,14 @@ def print_methods(console: Console, name: str | None = None, as_json: bool = Fal
 class Reference(Context):
     """A context whose initial weights are drawn once for all methods: that takes the time."""
 
-    def initial(self, spec: NetworkSpec) -> Weights:
+    def drawn(self, spec: NetworkSpec) -> Weights:
         """As in a run."""
-        return _initial(spec)
+        return _drawn(spec)
 
 
 @cache
-def _initial(spec: NetworkSpec) -> Weights:
-    return Context.initial(reference(), spec)
+def _drawn(spec: NetworkSpec) -> Weights:
+    return Context.drawn(reference(), spec)
 
 
 @cache

@@ -25,6 +25,7 @@ def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> No
     notes = [*warnings, *(f"{t}: {w}" for t, m in methods.items() for w in m.warnings())]
     if e.server.deadline and e.engine.name == "inprocess":
         notes.append("server.deadline means nothing to the inprocess engine")
+    notes += beginning(plan)
     for note in notes:
         console.print(f"[yellow]note:[/] {escape(note)}", highlight=False)
 
@@ -55,6 +56,21 @@ def own_training_lines(plan: Plan) -> Iterator[str]:
         own = own_training(plan.experiment, method)
         if own:
             yield f"{method.title}'s own: " + ", ".join(f"{k} {v}" for k, v in own.items())
+
+
+def beginning(plan: Plan) -> list[str]:
+    """With which file the network begins, and what of it does not fit; nothing without one."""
+    if plan.pretrained is None:
+        return []
+    context = plan.context(plan.jobs[0], plan.sites)
+    said = [f"the network begins with {plan.pretrained}"]
+    reshaped = plan.pretrained.reshaped(context.drawn(context.network).layout)
+    if reshaped:
+        said.append(
+            f"{plan.pretrained.path.name} is of another number of outputs than "
+            f"{context.network.outputs}: {', '.join(reshaped)} begin at random"
+        )
+    return said
 
 
 def sites_table(plan: Plan) -> Table:

@@ -89,7 +89,7 @@ def test_help_and_version_import_nothing_heavy():
 import sys
 from typer.testing import CliRunner
 from konsil.cli import app
-for arguments in ([], ["run"], ["tune"], ["demo"], ["methods"], ["show"]):
+for arguments in ([], ["run"], ["tune"], ["pretrain"], ["demo"], ["methods"], ["show"]):
     result = CliRunner().invoke(app, [*arguments, "--help"])
     assert result.exit_code == 0 and "Usage" in result.output, result.output
 assert CliRunner().invoke(app, ["--version"]).exit_code == 0
@@ -126,6 +126,55 @@ def test_a_dry_run_prints_the_plan_and_creates_nothing(
         assert words in done.out
     assert "the server sees" in " ".join(done.out.split())
     assert list(tmp_path.iterdir()) == []
+
+
+# A pretrained start
+
+
+def test_a_network_is_pretrained_and_begun_with(run: Command, squares: Path, tmp_path: Path):
+    """One structure and three channels: retina's two do not fit, and the plan says so."""
+    content = {
+        "federation": {"folder": str(squares), "image_size": 32},
+        "network": {"name": "unet", "width": 2, "initial": str(tmp_path / "first.safetensors")},
+        "methods": ["fedavg"],
+        "rounds": 3,
+    }
+    file, first, second = (tmp_path / n for n in ("e.yaml", "first.safetensors", "2.safetensors"))
+    file.write_text(yaml.safe_dump(content))
+    fast = ["--rounds", 1, "--images", 4]
+    done = run("pretrain", file, "--out", first, *fast)
+    assert (done.code, done.err) == (0, "")
+    for words in ("disc, cup", "round 1/1", "on 6 validation images", f"initial: {first}"):
+        assert words in done.out
+    one = ["--synthetic", "prostate", "--set", "federation.channels=3"]
+    assert run("pretrain", file, "--out", second, *fast, *one).code == 0
+    again = run("run", file, "--dry-run")
+    assert again.code == 0
+    assert "begins with first.safetensors (sha256" in " ".join(again.out.split())
+    assert "another number of outputs than 1" in " ".join(again.out.split())
+    fits = run("run", file, "--dry-run", "--set", f"network.initial={second}")
+    assert "begins with 2.safetensors (sha256" in " ".join(fits.out.split())
+    assert "outputs" not in fits.out
+    taken = run("pretrain", file, "--out", first, *fast)
+    assert (taken.code, "is there already" in taken.err) == (1, True)
+
+
+def test_a_classifier_is_pretrained_on_pathology_and_images_seen_twice_are_told(
+    run: Command, tmp_path: Path
+):
+    content = {
+        "federation": {"synthetic": "pathology", "images": {"laurel": 24}, "image_size": 32},
+        "task": {"name": "classification"},
+        "network": {"name": "small"},
+        "methods": ["fedavg"],
+        "rounds": 1,
+    }
+    file = tmp_path / "e.yaml"
+    file.write_text(yaml.safe_dump(content))
+    done = run("pretrain", file, "--out", tmp_path / "begin.safetensors", "--images", 24)
+    assert (done.code, done.err) == (0, "")
+    assert "classification of" in done.out
+    assert "may have seen its test images" in " ".join(done.out.split())
 
 
 # Errors

@@ -9,19 +9,22 @@ from pathlib import Path
 
 import direct
 import pytest
+import torch
 
 from konsil import __version__
 from konsil.data import open_federation
 from konsil.deploy.coordinator import coordinate, without_places
 from konsil.deploy.policy import Policy, fewest_in_a_mean, read_policy
 from konsil.deploy.site_client import SiteClient
-from konsil.errors import ConfigError, RoundFailed, RunError
+from konsil.errors import ConfigError, KonsilError, RoundFailed, RunError
 from konsil.federation.messages import Reply
 from konsil.federation.plan import Plan
 from konsil.federation.runner import Run, read_plan
 from konsil.ingredients.method import METHODS
+from konsil.networks import NetworkSpec, build_network
 from konsil.registry import PREFIX, REGISTRIES
 from konsil.report.figures import draw_figures
+from konsil.weights import Weights
 
 SITES = ["north", "south"]
 
@@ -334,6 +337,55 @@ def test_a_site_loads_the_task_before_it_looks_at_its_images(
     link = ForgetfulLink(direct.clients(e, tmp_path / "other", SITES, {"north": policies["north"]}))
     with pytest.raises(RoundFailed, match=r"south: refused: (network|task) [\w-]+: the plan has"):
         coordinate(without_places(e), SITES, link, tmp_path / "again", plugins=[file])
+
+
+# --- a pretrained start -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def begins(tmp_path):
+    """A file to begin with, which every party has under a name of its own."""
+    torch.manual_seed(1234)
+    own = {party: tmp_path / "secret-files" / f"{party}.safetensors" for party in (*SITES, "lead")}
+    own["lead"].parent.mkdir()
+    spec = NetworkSpec("small", 3, 2, 32, normalise=True)
+    Weights.of(build_network(spec)).save(own["lead"])
+    for site in SITES:
+        shutil.copy(own["lead"], own[site])
+    return own
+
+
+def test_a_pretrained_start_gives_the_same_bits_as_in_process(experiment, begins, tmp_path):
+    network = {"name": "small", "initial": str(begins["lead"])}
+    e = experiment(methods=["local", "fedavg"], rounds=1, network=network)
+    policies = {site: Policy(plugins=[tmp_path / "gone", begins[site]]) for site in SITES}
+    link = direct.DirectLink(direct.clients(e, tmp_path, SITES, policies))
+    sent = without_places(e)
+    alone = in_process(e, tmp_path / "alone")
+    server = begins["lead"].rename(tmp_path / "server.safetensors")
+    coordinate(sent, SITES, link, tmp_path / "run", plugins=[server])
+    assert (tmp_path / "run" / "results.csv").read_bytes() == (alone / "results.csv").read_bytes()
+    assert models(tmp_path / "run") == models(alone)
+    for _, _, message in link.passed:
+        assert b"secret-files" not in message
+        assert b"server.safetensors" not in message
+
+
+@pytest.mark.parametrize("lacking", ["south", "server"])
+def test_a_party_without_the_file_to_begin_with_says_so(experiment, begins, tmp_path, lacking):
+    e = experiment(rounds=1, network={"name": "small", "initial": str(begins["lead"])})
+    sent, sha256 = without_places(e), hashlib.sha256(begins["lead"].read_bytes()).hexdigest()
+    if lacking in begins:
+        (Weights.load(begins[lacking]) * 2.0).save(begins[lacking])
+    policies = {site: Policy(plugins=[begins[site]]) for site in SITES}
+    link = direct.DirectLink(direct.clients(e, tmp_path, SITES, policies))
+    own = [] if lacking == "server" else [begins["lead"]]
+    with pytest.raises(KonsilError) as caught:
+        coordinate(sent, SITES, link, tmp_path / "run", plugins=own)
+    assert f"network.initial: none of the files here has the sha256 {sha256}" in str(caught.value)
+    assert ("south: refused" in str(caught.value)) == (lacking == "south")
+    assert "north: refused" not in str(caught.value)
+    assert "secret-files" not in str(caught.value)
 
 
 SEGRESNET = {

@@ -23,6 +23,8 @@ TESTS = {
         "methods/test_fedavgm.py",
         "methods/test_ditto.py",
     ),
+    "ingredients/context.py": ("ingredients/test_pretrained.py",),
+    "ingredients/pretrained.py": ("ingredients/test_pretrained.py",),
     "ingredients/schedule.py": ("ingredients/test_schedule.py",),
     "ingredients/proximal.py": ("methods/test_fedprox.py", "methods/test_ditto.py"),
     "ingredients/server_optimizer.py": (
@@ -394,6 +396,16 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("lr is ignored", '"reset", self.lr, only)', '"reset", None, only)'),
         ("in every round", "if site.round > self.context.rounds:", "if True:"),
         ("every epoch has the same order", 'f"fine-tuning {epoch}"', '"fine-tuning"'),
+    ],
+    "ingredients/context.py": [
+        ("network.initial is ignored", "return self.pretrained.fitted(drawn, spec)",
+         "return drawn"),
+        ("other networks begin with the file, too", "or spec != self.network:", "or False:"),
+    ],
+    "ingredients/pretrained.py": [
+        ("any shape may differ", "or own.name in free", "or True"),
+        ("not finite values are taken", "if not torch.isfinite(", "if False and torch.isfinite("),
+        ("another content is taken", "and sha256 != agreed:", "and False:"),
     ],
     "ingredients/schedule.py": [
         ("no warm-up", "if done < warm:", "if False:"),
