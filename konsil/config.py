@@ -228,7 +228,8 @@ class TrainingConfig(Block):
     momentum: float = Field(0.0, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
     augment: Literal["none", "light", "strong"] = "none"
-    augment_strength: float = Field(1.0, ge=0)  # 0: flips alone
+    # 0: flips alone; auto: in proportion to the number of steps, up to 1
+    augment_strength: Annotated[float, Field(ge=0)] | Literal["auto"] = 1.0
     augment_flips: Literal["none", "horizontal", "both"] = "horizontal"
     validate_every: int = Field(1, ge=1)  # rounds; the last round is always validated
     # which validated round's models count: the best, the last, the best by a running mean of the

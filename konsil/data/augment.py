@@ -54,7 +54,9 @@ def augmented(
     """A batch as the experiment wants it augmented."""
     if training.augment == "none":
         return x, y
-    ranges = RANGES[training.augment].times(training.augment_strength)
+    strength = training.augment_strength
+    assert strength != "auto"  # the plan has made a number of it
+    ranges = RANGES[training.augment].times(strength)
     return augment(x, y, generator, ranges, training.augment_flips)
 
 

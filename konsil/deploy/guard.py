@@ -102,7 +102,7 @@ class Guard:
         if isinstance(asked, EvaluateRequest):
             self._check_decided(asked.model or {}, assembly)
             return self._parts_of_super_model(asked.model or {}, assembly)
-        if isinstance(asked, DescribeRequest | CalibrateRequest) and not assembly.describes:
+        if isinstance(asked, DescribeRequest | CalibrateRequest) and not assembly.method.describes:
             raise BadMessage("this method's super model needs no description of images")
         if isinstance(asked, DescribeRequest):
             if asked.selector != json.loads(json.dumps(assembly.facts().selector)):
@@ -130,12 +130,14 @@ class Guard:
         if differing:
             raise BadMessage(f"model: {', '.join(differing)}: not as the plan has it")
         for key, allowed in (("temperature", (1.0, *TEMPERATURES)), ("limit", (None, *LIMITS))):
-            if model[key] != fixed[key] and (not assembly.calibrates or model[key] not in allowed):
+            if model[key] != fixed[key] and (
+                not assembly.method.calibrates or model[key] not in allowed
+            ):
                 raise BadMessage(f"model: {key}: not one that Konsil chooses from")
         withheld = model["withheld"] if isinstance(model["withheld"], list) else []
         if model["withheld"] != sorted(site for site in self.plan.sites if site in withheld):
             raise BadMessage("model: withheld: not sites of the plan")
-        novelty = {NOVELTY} if assembly.describes else set()
+        novelty = {NOVELTY} if assembly.method.describes else set()
         return ({GLOBAL, SELECTOR, *self.plan.sites} - set(withheld)) | novelty
 
     def _check_undecided(self, model: dict[str, Any], assembly: Assembly) -> None:
@@ -143,7 +145,7 @@ class Guard:
             raise BadMessage("model: routing: not as the plan has it")
 
     def _check_decided(self, model: dict[str, Any], assembly: Assembly) -> None:
-        if assembly.names_models:
+        if assembly.method.names_models:
             return self._check_undecided(model, assembly)
         self._check_rules([model.get("routing", {})], assembly, all_of_them=False)
 
@@ -151,7 +153,7 @@ class Guard:
         self, rules: list[dict[str, Any]], assembly: Assembly, all_of_them: bool = True
     ) -> None:
         """Rules follow from the plan, but for the table of all sites' scores."""
-        if assembly.names_models:
+        if assembly.method.names_models:
             raise BadMessage("this method's super model has no rule to choose")
         sites = len(self.plan.sites)
         try:

@@ -57,25 +57,10 @@ class Assembly(Questions):
         # where a site's policy keeps it, the global model stands in
         withheld = sorted(site for site, model in specialists.items() if model is None)
         draft = SuperModel(replace(self.facts(), withheld=withheld), models)
-        if self.names_models:
+        if self.method.names_models:
             return draft
-        return self._ruled(*self._calibrated(draft)) if self.describes else self._ruled(draft, [])
-
-    @property
-    def names_models(self) -> bool:
-        """Whether the selector has an output for the global model: then it decides alone."""
-        return self.method.routing in NAMES_MODELS
-
-    @property
-    def describes(self) -> bool:
-        """Whether sites describe their images: Algorithm 2 with a trained selector has no need."""
-        solved = self.method.super_model and self.method.selector.solved_after
-        return self.calibrates or solved
-
-    @property
-    def calibrates(self) -> bool:
-        """Whether probabilities get a temperature and images a limit: Algorithm 2 has neither."""
-        return not self.names_models and self.method.routing != "threshold"
+        described = self.method.describes
+        return self._ruled(*self._calibrated(draft) if described else (draft, []))
 
     def facts(self) -> Facts:
         """What is known of the super model before validation images have chosen."""
@@ -109,7 +94,7 @@ class Assembly(Questions):
             models[SELECTOR] = heads[head]
         limit = choose_limit({s: r.above for s, r in said.items()}, images)
         table = table_of({s: r.scores for s, r in said.items()}, images)
-        if not self.calibrates:
+        if not self.method.calibrates:
             return SuperModel(draft.facts, models), table
         facts = replace(draft.facts, temperature=temperature, limit=limit)
         return SuperModel(facts, models), table

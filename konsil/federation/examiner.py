@@ -28,7 +28,6 @@ from konsil.federation.messages import (
 from konsil.federation.questions import Questions
 from konsil.federation.server import Record
 from konsil.supermodel import SuperModel
-from konsil.supermodel.rules import NAMES_MODELS
 from konsil.tasks import Task
 from konsil.weights import Parts
 
@@ -63,7 +62,7 @@ class Examiner(Questions):
 
     def _examine(self, asked: EvaluateRequest, parts: Parts) -> list[Row]:
         role, split = asked.role, asked.split
-        further = routed_names(self.method.routing in NAMES_MODELS) if role == "super" else ()
+        further = routed_names(self.method.names_models) if role == "super" else ()
 
         def read(reply: Reply) -> EvaluateReply:
             images = self.plan.images(reply.site, split)

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from konsil.data import Federation
 
 POOLED_SITE = "all-sites"
+# Steps of pooled training from which on images are augmented in full (docs/recipe.md).
+FULL_STRENGTH = 5000
 # Of a plan's keys those that change no number: where things lie, how messages travel, promises.
 NOT_NUMBERS = (
     *("data_folder", "experiment.engine", "experiment.name", "experiment.plugins"),
@@ -139,7 +141,17 @@ class Plan:
 
     def training(self, job: Job) -> TrainingConfig:
         """A job's local work: the experiment's, with what its method has of its own over it."""
-        return self.method_config(job).training.laid_over(self.experiment.training)
+        own = self.method_config(job).training
+        return self.training_of(own.laid_over(self.experiment.training))
+
+    def training_of(self, training: TrainingConfig) -> TrainingConfig:
+        """The same with the strength of augmentation that `auto` means for so many steps."""
+        if training.augment_strength != "auto":
+            return training
+        images = sum(self.images(site, "train") for site in self.sites)
+        epochs = self.experiment.rounds * training.local_epochs
+        steps = epochs * images / training.batch_size
+        return training.model_copy(update={"augment_strength": min(1.0, steps / FULL_STRENGTH)})
 
     def context(self, job: Job, sites: tuple[str, ...]) -> Context:
         """What a method knows of the experiment."""

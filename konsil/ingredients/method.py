@@ -36,6 +36,7 @@ from konsil.ingredients.server_optimizer import ServerOptimizer
 from konsil.ingredients.site import Site
 from konsil.networks import NetworkSpec
 from konsil.registry import Registry
+from konsil.supermodel.rules import NAMES_MODELS
 from konsil.weights import Layout, Weights
 
 
@@ -108,6 +109,21 @@ class Method:
     def routing(self) -> str:
         """How that super model decides: a name of `konsil/supermodel/rules.py`, or `auto`."""
         return "threshold"
+
+    @property
+    def names_models(self) -> bool:
+        """Whether the selector has an output for the global model: then it decides alone."""
+        return self.routing in NAMES_MODELS
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether probabilities get a temperature and images a limit: Algorithm 2 has neither."""
+        return self.super_model and not self.names_models and self.routing != "threshold"
+
+    @property
+    def describes(self) -> bool:
+        """Whether sites describe their images at the end, for a selector to be solved or judged."""
+        return self.calibrates or (self.super_model and self.selector.solved_after)
 
     @property
     def shared_roles(self) -> tuple[str, ...]:

@@ -32,7 +32,9 @@ def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> No
 
 def headline(plan: Plan) -> str:
     """The settings of every method that has none of its own, in three lines."""
-    e, t = plan.experiment, plan.experiment.training
+    e, t = plan.experiment, plan.training_of(plan.experiment.training)
+    strength = "" if t.augment == "none" else f" x {t.augment_strength:.2g}"
+    falling = "" if t.schedule == "constant" else f", {t.schedule}"
     normalise = "per-image normalisation" if e.task.normalise else "no normalisation"
     size = e.federation.image_size
     chosen = plan.resolved()["network"]
@@ -43,9 +45,9 @@ def headline(plan: Plan) -> str:
         f"[bold]{e.name}[/]  plan {plan.hash}\n"
         f"{e.task.name} of {escape(', '.join(plan.labels))} with {network}{escape(settings)}, "
         f"{size} x {size} x {plan.channels}, {normalise}, "
-        f"augmentation {t.augment}\n"
+        f"augmentation {t.augment}{strength}\n"
         f"{e.rounds} rounds of {t.local_epochs} local epoch(s), batch {t.batch_size}, "
-        f"{t.optimizer} {t.lr:g}, seeds {', '.join(map(str, e.seeds))}; {engine}, "
+        f"{t.optimizer} {t.lr:g}{falling}, seeds {', '.join(map(str, e.seeds))}; {engine}, "
         f"{e.compute.device}, {e.compute.threads} thread(s) a site"
     )
 
@@ -112,6 +114,8 @@ def sees(method: Method, uploads: list[str]) -> str:
     text += ", and it needs them one by one" if single else "; it keeps their means"
     if method.super_model:
         text += "; at the end each site's specialist"
+    if method.describes:
+        text += ", means of what the selector sees of its images, scores of every model"
     if method.travels:
         text += f"; {method.travels}"
     return text + "; validation scores"

@@ -97,6 +97,20 @@ def test_a_methods_own_training_is_its_jobs_alone(make_plan: MakePlan):
         assert plan.training(job) == plan.method(job).context.training == expected
 
 
+def test_the_strength_of_augmentation_follows_the_number_of_steps(make_plan: MakePlan):
+    """Ten training images in batches of three, two rounds of one epoch: 20/3 steps of 5000."""
+    training = {"batch_size": 3, "augment": "strong", "augment_strength": "auto"}
+    own = {"name": "fedavg", "training": {"local_epochs": 3}}
+    methods = ["centralized", "local", own]
+    plan = make_plan(training=training, methods=methods)
+    images = sum(plan.images(site, "train") for site in plan.sites)
+    steps = 2 * images / 3
+    found = [plan.method(job).context.training.augment_strength for job in plan.jobs]
+    assert found == pytest.approx([steps / 5000, steps / 5000, 3 * steps / 5000])
+    longer = make_plan(training=training, rounds=5000)
+    assert longer.training(longer.jobs[0]).augment_strength == 1.0
+
+
 def test_the_hash_sees_a_methods_own_training_where_it_differs(make_plan: MakePlan):
     plan = make_plan()
     for same in ({}, {"lr": 1e-3}, {"batch_size": 3, "betas": [0.9, 0.999]}):

@@ -80,7 +80,7 @@ def test_the_selector_is_drawn_even_if_it_is_the_same_kind_of_network(
     make_plan: MakePlan, file: Path
 ):
     """Two sites, two classes, no normalisation: both networks have one specification."""
-    blocks = {"methods": [{"name": "fedsm", "selector": "small"}]}
+    blocks = {"methods": [{"name": "fedsm", "selector_optimizer": "average_moments"}]}
     blocks["task"] = {"name": "classification", "normalise": False}
     plain, begun = make_plan(**blocks), make_plan(**blocks, **small(file))
     before, after = (plan.method(plan.jobs[0]).start() for plan in (plain, begun))
