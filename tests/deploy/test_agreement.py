@@ -481,7 +481,7 @@ def test_a_site_keeps_its_specialist(experiment, tmp_path):
     folder = tmp_path / "run" / "fedsm" / "seed0" / "supermodel"
     facts = json.loads((folder / "model.json").read_text())
     assert facts["withheld"] == ["south"]
-    assert set(facts["files"]) == {"global", "selector", "north"}
+    assert set(facts["files"]) == {"global", "selector", "novelty", "north"}
     assert list((tmp_path / "clients" / "south").rglob("best/personal.safetensors"))
     with pytest.raises(RoundFailed, match="hand_out_specialist: false"):
         direct.deploy(

@@ -371,7 +371,7 @@ def test_a_site_of_lambda_1_takes_no_momentum_of_the_others_either():
 
 def test_without_momentum_nothing_more_travels():
     linear, _ = federation(0.7, sites="abc")
-    assert set(linear.method.start()) == {"personal", "global", "selector"}
+    assert set(linear.method.start()) == {"personal", "global"}
     moved, _ = federation(0.7, sites="abc", server={"momentum": 0.5})
     uploads = moved.method.uploads(Shared(moved.method.start()))
-    assert set(uploads) == {"personal", "global", "selector"}
+    assert set(uploads) == {"personal", "global"}

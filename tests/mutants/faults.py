@@ -89,8 +89,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "federation/plan.py": [
         ("a method's own training is ignored",
-         "self.method_config(job).training.laid_over(self.experiment.training)",
-         "self.experiment.training"),
+         "own.laid_over(self.experiment.training)", "self.experiment.training"),
+        ("auto is full strength", "min(1.0, steps / FULL_STRENGTH)", "1.0"),
         ("the hash is blind to a method's own training", "if own[key] != value", "if False"),
     ],
     "federation/server.py": [
