@@ -61,7 +61,7 @@ def recipe_of(experiment: dict[str, Any]) -> str:
         if value in words:
             found.append(words[value])
         if key == "augment" and experiment[block]["augment_strength"] != 1:
-            found[-1:] = [f"{found[-1]} x {experiment[block]['augment_strength']:g}"]
+            found[-1:] = [f"{found[-1]} x {experiment[block]['augment_strength']}"]
     return " + ".join(found) or "plain"
 
 
