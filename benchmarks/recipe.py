@@ -27,7 +27,7 @@ FILE = Path(__file__).with_name("recipe.csv")
 WORDS: dict[tuple[str, str], dict[Any, str]] = {
     ("training", "augment"): {"light": "light", "strong": "strong"},
     ("training", "schedule"): {"cosine": "cosine"},
-    ("server", "momentum"): {"auto": "momentum"},
+    ("server", "momentum"): {"auto": "momentum", 0.9: "momentum 0.9"},
     ("server", "weights"): {"equal": "equal weights"},
     ("training", "lr"): {0.0005: "lr 5e-4", 0.002: "lr 2e-3", 0.003: "lr 3e-3"},
     ("training", "keep"): {"ema": "EMA", "smoothed": "smoothed", "last": "keep last"},
@@ -124,7 +124,7 @@ COLUMNS = {
 
 
 ALONE = ("centralized", "local")  # what the server does is nothing to them
-SERVER = ("momentum", "equal weights")
+SERVER = ("momentum", "momentum 0.9", "equal weights")
 
 
 def table(task: str, metric: str = "dice") -> str:
