@@ -13,7 +13,7 @@ from konsil.errors import DataError
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff")
 SPLITS = ("train", "val", "test")
 # rows of results.csv, the pooled images and a model of the super model: none of them is a site
-RESERVED_SITES = ("client_average", "global", "all-sites", "selector")
+RESERVED_SITES = ("client_average", "global", "all-sites", "selector", "novelty")
 READABLE = "PNG, JPEG, BMP or TIFF"
 VOLUME_SUFFIXES = (".nii.gz", ".nii", ".mhd", ".mha", ".nrrd", ".nhdr", ".dcm", ".ima")
 

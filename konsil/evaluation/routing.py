@@ -166,9 +166,6 @@ def table_of(scores: dict[str, list[float]], images: dict[str, int]) -> list[lis
     return [[min(1.0, max(0.0, s / images[site])) for s in scores[site]] for site in scores]
 
 
-ROUTINGS = ("auto", "threshold", "utility", "blend")
-
-
 def rules_of(routing: str, table: list[list[float]]) -> list[Rule]:
     """The rules that validation images choose from; the first is the global model alone.
 

@@ -85,8 +85,8 @@ class Assembly(Questions):
     def _calibrated(self, draft: SuperModel) -> tuple[SuperModel, Table]:
         """With what validation tells of the selector, and a table of every answer's scores."""
         means = self._described(draft)
-        solved = [linear_discriminant(draft.models[SELECTOR], means, s) for s in SHRINKAGES]
-        heads = solved if self.method.selector.solved_after else []
+        shrinkages = SHRINKAGES if self.method.selector.solved_after else ()
+        heads = [linear_discriminant(draft.models[SELECTOR], means, s) for s in shrinkages]
         models = {**draft.models, NOVELTY: novelty_of(means)}
         said, images = self._calibrations(SuperModel(draft.facts, models), heads), self._images()
         head, temperature = choose_calibration({s: r.surprise for s, r in said.items()}, images)

@@ -193,3 +193,22 @@ def test_what_a_solved_selector_does_not_know_is_refused(make_plan, setting):
 def test_a_selector_of_models_cannot_be_an_encoder(make_plan, method):
     with pytest.raises(Exception, match=r"selector_optimizer = encoder: .*names models"):
         make_plan(methods=[{"name": method, "selector_optimizer": "encoder"}])
+
+
+def test_a_trained_selector_needs_no_head_of_konsils_names(make_plan, tmp_path):
+    """Any network may be the selector: only one that is solved is known from inside."""
+    own = tmp_path / "flat.py"
+    own.write_text(
+        "from torch import nn\n"
+        "from konsil.networks import network\n\n\n"
+        '@network("flat", segments=False)\n'
+        "def flat(in_channels, outputs):\n"
+        '    """One linear layer over a thumbnail."""\n'
+        "    layers = nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(in_channels * 16, outputs)\n"
+        "    return nn.Sequential(*layers)\n"
+    )
+    trained = fedsm(selector_optimizer="average_moments", selector="flat")
+    plan = make_plan(methods=trained, plugins=[str(own)], rounds=1)
+    model, asked = assembled(plan, tmp_path / "run")
+    assert asked == ["collect", "describe", "calibrate", "compare"]
+    assert model.facts.temperature in TEMPERATURES
