@@ -16,6 +16,7 @@ from konsil.federation.assembly import SHRINKAGES, Assembly
 from konsil.federation.engines import make_engine
 from konsil.federation.messages import Reply, Request
 from konsil.federation.plan import Plan
+from konsil.networks import NETWORKS
 from konsil.supermodel import NOVELTY, SELECTOR, SuperModel
 from konsil.supermodel.discriminant import ImageMeans, linear_discriminant, means_layout
 from konsil.supermodel.novelty import LIMITS, novelty, novelty_of
@@ -195,6 +196,13 @@ def test_a_selector_of_models_cannot_be_an_encoder(make_plan, method):
         make_plan(methods=[{"name": method, "selector_optimizer": "encoder"}])
 
 
+@pytest.fixture
+def _no_network_is_left() -> Iterator[None]:
+    yield
+    NETWORKS.remove("flat")
+
+
+@pytest.mark.usefixtures("_no_network_is_left")
 def test_a_trained_selector_needs_no_head_of_konsils_names(make_plan, tmp_path):
     """Any network may be the selector: only one that is solved is known from inside."""
     own = tmp_path / "flat.py"
