@@ -22,6 +22,8 @@ from typing import Any
 
 import yaml
 
+from konsil.config import PLAIN
+
 SMALL = {"aster": 12, "birch": 12, "cedar": 16}
 RETINA = {"synthetic": "retina", "images": SMALL, "image_size": 32}
 PATHOLOGY = {"synthetic": "pathology", "image_size": 32}
@@ -79,7 +81,8 @@ def labelled(names: list[str]) -> list[dict[str, Any]]:
 
 
 def experiment(name: str, methods: list[Any], **keys: Any) -> dict[str, Any]:
-    base = {"federation": RETINA, "rounds": 4, "training": {"batch_size": 4}}
+    training = PLAIN | keys.pop("training", {"batch_size": 4})
+    base = {"federation": RETINA, "rounds": 4, "training": training}
     return {"name": name, "methods": methods, **base, **keys}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Progress
-from konsil.config import check_experiment
+from konsil.config import PLAIN, check_experiment
 from konsil.data import open_federation, synthetic
 from konsil.federation.plan import Plan
 
@@ -98,7 +98,7 @@ class Setup:
         federation: dict[str, Any] | None = None,
         validate: bool = True,
     ) -> Plan:
-        """An experiment with every default in force, on the retina federation unless told."""
+        """An experiment of plain training, else every default, on the retina unless told."""
         data = federation or {"synthetic": "retina", "images": self.scale.images}
         raw = {
             "name": "benchmark",
@@ -109,7 +109,7 @@ class Setup:
             },
             "task": {"structures": synthetic.FEDERATIONS["retina"].structures},
             "network": self.scale.network,
-            "training": {} if validate else {"validate_every": MORE_ROUNDS_THAN_MEASURED},
+            "training": PLAIN | ({} if validate else {"validate_every": MORE_ROUNDS_THAN_MEASURED}),
             "methods": [method],
             "rounds": MORE_ROUNDS_THAN_MEASURED,
             "engine": engine or {},

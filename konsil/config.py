@@ -35,6 +35,9 @@ PLACES = ("folder", "csv", "file", "cache", "cache_limit")  # where data lie cha
 CACHE_LIMIT = "50 GB"  # of decoded images, unless said otherwise
 DEVICES = ("cpu", "cuda", "mps")
 Targets = Literal["masks", "classes"]  # what a task learns from: a mask a structure, or a class
+# Keys of `training` that make it plain, for tests and benchmarks: one rate, images as they are.
+PLAIN = {"schedule": "constant", "augment": "none"}
+MOST_MOMENTUM = 0.9  # of `server.momentum: auto`: more than that remembers all of a short run
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 B = TypeVar("B", bound=BaseModel)
 
@@ -217,7 +220,7 @@ class TrainingConfig(Block):
     local_epochs: int = Field(1, ge=1)
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     lr: float = Field(1e-3, gt=0)
-    schedule: Literal["constant", "cosine", "polynomial"] = "constant"  # of lr, over the rounds
+    schedule: Literal["constant", "cosine", "polynomial"] = "cosine"  # of lr, over the rounds
     final_lr: float = Field(0.02, ge=0, le=1)  # of lr: where a schedule ends
     warmup: int = Field(0, ge=0)  # rounds in which lr grows
     clip: float | None = Field(None, gt=0)  # the largest norm of a gradient
@@ -227,9 +230,9 @@ class TrainingConfig(Block):
     ] = (0.9, 0.999)
     momentum: float = Field(0.0, ge=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
-    augment: Literal["none", "light", "strong"] = "none"
+    augment: Literal["none", "light", "strong"] = "strong"
     # 0: flips alone; auto: in proportion to the number of steps, up to 1
-    augment_strength: Annotated[float, Field(ge=0)] | Literal["auto"] = 1.0
+    augment_strength: Annotated[float, Field(ge=0)] | Literal["auto"] = "auto"
     augment_flips: Literal["none", "horizontal", "both"] = "horizontal"
     validate_every: int = Field(1, ge=1)  # rounds; the last round is always validated
     # which validated round's models count: the best, the last, the best by a running mean of the
@@ -248,7 +251,7 @@ class ServerConfig(Block):
 
     min_sites: int | None = Field(None, ge=1)  # default: every site
     deadline: float | None = Field(None, gt=0)  # seconds a round
-    # beta of the server's momentum under every averaged part; auto: 1 - 1/K (docs/methods.md)
+    # beta of the server's momentum under every averaged part; auto: by the number of sites
     momentum: float | Literal["auto"] = 0.0
     weights: Literal["images", "equal"] = "images"  # what a site's model counts in a mean
     fraction: float = Field(1.0, gt=0, le=1)  # of the sites that a round asks, drawn anew each time
@@ -260,6 +263,10 @@ class ServerConfig(Block):
     def asked(self, sites: int) -> int:
         """How many of so many sites a round asks."""
         return ceil(self.fraction * sites)
+
+    def momentum_among(self, sites: int) -> float:
+        """The server's momentum; auto: 1 - 1/K, as if K sites stepped one after another."""
+        return min(1 - 1 / sites, MOST_MOMENTUM) if self.momentum == "auto" else self.momentum
 
     @field_validator("momentum", mode="before")
     @classmethod

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from konsil.config import Experiment, check_experiment
+from konsil.config import PLAIN, Experiment, check_experiment
 from konsil.data import open_federation
 from konsil.federation.plan import Plan
 from konsil.registry import load_plugins
@@ -71,7 +71,7 @@ def usual(outlines: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def experiment(usual: dict[str, dict[str, Any]]) -> Callable[..., Experiment]:
-    """A tiny experiment; keyword arguments replace whole blocks of the file."""
+    """A tiny experiment of plain training; keyword arguments replace whole blocks of the file."""
 
     def make(**blocks: Any) -> Experiment:
         raw: dict[str, Any] = {
@@ -80,7 +80,8 @@ def experiment(usual: dict[str, dict[str, Any]]) -> Callable[..., Experiment]:
             "methods": ["fedavg"],
             "rounds": 2,
         }
-        return check_experiment(raw | usual | blocks, "test")
+        raw |= usual | blocks
+        return check_experiment(raw | {"training": PLAIN | raw["training"]}, "test")
 
     return make
 

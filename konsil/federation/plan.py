@@ -159,10 +159,9 @@ class Plan:
         task = make_task(e.task, self.labels)
         network = _network(e, self.channels, task.outputs)
         train, val = ({s: self.images(s, split) for s in sites} for split in ("train", "val"))
-        beta = e.server.momentum
         return Context(
             network, task, self.training(job), sites, e.rounds, job.seed, train, val,
-            momentum=1 - 1 / len(sites) if beta == "auto" else beta,
+            momentum=e.server.momentum_among(len(sites)),
             equal=e.server.weights == "equal",
             pretrained=self.pretrained,
         )  # fmt: skip

@@ -1,5 +1,6 @@
 """The resolved plan, as it is printed before round 1."""
 
+import re
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console
@@ -11,6 +12,8 @@ from konsil.ingredients.method import Method
 from konsil.tasks import task_settings
 
 SPLITS = ("train", "val", "test")
+SIDES = {"left", "right"}
+BETWEEN_WORDS = re.compile(r"[^a-z]+")  # what parts the words of a label
 
 
 def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> None:
@@ -25,7 +28,7 @@ def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> No
     notes = [*warnings, *(f"{t}: {w}" for t, m in methods.items() for w in m.warnings())]
     if e.server.deadline and e.engine.name == "inprocess":
         notes.append("server.deadline means nothing to the inprocess engine")
-    notes += beginning(plan)
+    notes += mirrored(plan) + beginning(plan)
     for note in notes:
         console.print(f"[yellow]note:[/] {escape(note)}", highlight=False)
 
@@ -34,6 +37,8 @@ def headline(plan: Plan) -> str:
     """The settings of every method that has none of its own, in three lines."""
     e, t = plan.experiment, plan.training_of(plan.experiment.training)
     strength = "" if t.augment == "none" else f" x {t.augment_strength:.2g}"
+    beta = e.server.momentum_among(len(plan.sites))
+    pushed = f", the server's momentum {beta:.2g}" if beta else ""
     falling = "" if t.schedule == "constant" else f", {t.schedule}"
     normalise = "per-image normalisation" if e.task.normalise else "no normalisation"
     size = e.federation.image_size
@@ -47,7 +52,7 @@ def headline(plan: Plan) -> str:
         f"{size} x {size} x {plan.channels}, {normalise}, "
         f"augmentation {t.augment}{strength}\n"
         f"{e.rounds} rounds of {t.local_epochs} local epoch(s), batch {t.batch_size}, "
-        f"{t.optimizer} {t.lr:g}{falling}, seeds {', '.join(map(str, e.seeds))}; {engine}, "
+        f"{t.optimizer} {t.lr:g}{falling}{pushed}, seeds {', '.join(map(str, e.seeds))}; {engine}, "
         f"{e.compute.device}, {e.compute.threads} thread(s) a site"
     )
 
@@ -58,6 +63,19 @@ def own_training_lines(plan: Plan) -> Iterator[str]:
         own = own_training(plan.experiment, method)
         if own:
             yield f"{method.title}'s own: " + ", ".join(f"{k} {v}" for k, v in own.items())
+
+
+def mirrored(plan: Plan) -> list[str]:
+    """Labels of one side that flips would teach to stand on the other; nothing without flips."""
+    settings = (plan.training(job) for job in plan.jobs)
+    flips = any(t.augment != "none" and t.augment_flips != "none" for t in settings)
+    sided = [label for label in plan.labels if set(BETWEEN_WORDS.split(label.lower())) & SIDES]
+    if not (flips and sided):
+        return []
+    return [
+        f"images are flipped from left to right while they train, and {' and '.join(sided)} "
+        "with them: say --set training.augment_flips=none if the two sides must be told apart"
+    ]
 
 
 def beginning(plan: Plan) -> list[str]:

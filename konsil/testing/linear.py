@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from konsil.config import ComputeConfig, MethodConfig, TrainingConfig
+from konsil.config import PLAIN, ComputeConfig, MethodConfig, TrainingConfig
 from konsil.data import Images, TrainingData
 from konsil.federation.state import SiteState
 from konsil.ingredients.context import Context, Means, Shared, Upload
@@ -70,9 +70,9 @@ class LinearContext(Context):
 class Linear:
     """A federation of linear models: inputs [n, features] of bytes, targets [n, 1] of 0 or 1.
 
-    `data` comes from `points`, a byte b is read as b / 255. Training is SGD with rate 0.1 unless
-    `training` has other keys; `initial` are the model's first numbers; `server` has `momentum`
-    and `equal` as a `Context` has them; `settings` are the method's.
+    `data` comes from `points`, a byte b is read as b / 255. Training is plain SGD with rate
+    0.1 unless `training` has other keys; `initial` are the model's first numbers; `server` has
+    `momentum` and `equal` as a `Context` has them; `settings` are the method's.
     `model` and `selector` make other networks than linear ones.
     """
 
@@ -96,7 +96,7 @@ class Linear:
         context = LinearContext(
             network=NetworkSpec("small", 1, 1, 32),
             task=Regression(),
-            training=TrainingConfig(**{"optimizer": "sgd", "lr": 0.1, **(training or {})}),
+            training=TrainingConfig(**PLAIN | {"optimizer": "sgd", "lr": 0.1} | (training or {})),
             sites=tuple(data),
             rounds=rounds,
             seed=seed,

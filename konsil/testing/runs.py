@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from konsil.config import check_experiment
+from konsil.config import PLAIN, check_experiment
 from konsil.data import open_federation
 from konsil.evaluation.results import Row
 from konsil.federation.engines import Engine, InProcessEngine
@@ -58,7 +58,10 @@ def _save(path: Path, pixels: NDArray[np.float64]) -> None:
 
 
 def plan_of(folder: Path, **blocks: Any) -> Plan:
-    """The plan of a tiny experiment on a folder of sites; `blocks` replace blocks of its file."""
+    """The plan of a tiny experiment on a folder of sites; `blocks` replace blocks of its file.
+
+    Training is plain (no augmentation, one learning rate) but for what the block says.
+    """
     raw: dict[str, Any] = {
         "name": "tiny",
         "federation": {"folder": str(folder), "image_size": SIZE},
@@ -67,7 +70,8 @@ def plan_of(folder: Path, **blocks: Any) -> Plan:
         "methods": ["fedavg"],
         "rounds": 2,
     }
-    experiment = check_experiment(raw | blocks, "test")
+    raw |= blocks
+    experiment = check_experiment(raw | {"training": PLAIN | raw["training"]}, "test")
     return Plan.of(experiment, open_federation(experiment.federation, experiment.task))
 
 

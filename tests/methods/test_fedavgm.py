@@ -6,6 +6,7 @@ from methods import hand
 from torch import nn
 
 from konsil import testing as toy
+from konsil.config import ServerConfig
 from konsil.weights import Weights
 
 START = (1.0, -1.0, 0.5)
@@ -111,6 +112,12 @@ def test_auto_is_one_step_of_a_mean_for_each_site(make_plan):
     fedavg, pooled = (plan.method(job) for job in plan.jobs)
     assert fedavg.context.momentum == 1 - 1 / len(plan.sites)
     assert pooled.context.momentum == 0  # it is no mean
+
+
+def test_auto_does_not_remember_a_whole_run_however_many_sites_there_are():
+    found = [ServerConfig(momentum="auto").momentum_among(k) for k in (1, 2, 5, 10, 11, 500)]
+    assert found == [0, 0.5, 0.8, 0.9, 0.9, 0.9]
+    assert ServerConfig(momentum=0.95).momentum_among(3) == 0.95
 
 
 @pytest.mark.parametrize("method", ["fedsoup", "scaffold", "fedprox", "ditto", "apfl"])

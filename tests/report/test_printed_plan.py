@@ -1,5 +1,6 @@
 """The plan before round 1: of every method, in words that fit a terminal."""
 
+import pytest
 from rich.console import Console
 
 from konsil.ingredients.method import METHODS
@@ -30,3 +31,24 @@ def test_a_methods_own_training_is_printed(make_plan):
     assert "adam 0.001" in text
     assert "mine's own: local_epochs 2, lr 0.002\n" in text
     assert "fedavg's own" not in text
+
+
+def test_the_servers_momentum_is_printed(make_plan):
+    assert "the server's momentum 0.5," in printed(make_plan(server={"momentum": "auto"}))
+    assert "the server's momentum" not in printed(make_plan())
+
+
+@pytest.mark.parametrize(
+    ("structure", "training", "warned"),
+    [
+        ("Left_lung", {"augment": "strong"}, True),
+        ("lung (right)", {"augment": "light"}, True),
+        ("left", {"augment": "light", "augment_flips": "none"}, False),
+        ("left", {"augment": "none"}, False),
+        ("cleft", {"augment": "strong"}, False),  # no side of anything
+    ],
+)
+def test_flips_that_mix_up_two_sides_are_said(make_plan, structure, training, warned):
+    task = {"structures": {structure: [255]}}
+    text = " ".join(printed(make_plan(task=task, training=training)).split())
+    assert ("training.augment_flips=none" in text) is warned
