@@ -146,7 +146,7 @@ class Plan:
 
     def training_of(self, training: TrainingConfig) -> TrainingConfig:
         """The same with the strength of augmentation that `auto` means for so many steps."""
-        if training.augment_strength != "auto":
+        if training.augment == "none" or training.augment_strength != "auto":
             return training
         images = sum(self.images(site, "train") for site in self.sites)
         epochs = self.experiment.rounds * training.local_epochs

@@ -141,12 +141,12 @@ def test_strength_is_a_factor_of_every_range():
 def test_an_experiment_says_which_and_how_strong():
     x, y = batch()
     for training, ranges in (
-        ({"augment": "light"}, RANGES["light"]),
+        ({"augment": "light", "augment_strength": 1}, RANGES["light"]),
         ({"augment": "strong", "augment_strength": 0.5}, RANGES["strong"].times(0.5)),
     ):
         found = augmented(x, y, generator(), TrainingConfig(**training))
         assert torch.equal(found[0], moved_by(ranges, x, y)[0])
-    assert augmented(x, y, generator(), TrainingConfig())[0] is x
+    assert augmented(x, y, generator(), TrainingConfig(augment="none"))[0] is x
 
 
 def test_noise_is_measured_by_the_images_own_deviation():
