@@ -40,6 +40,8 @@ Automatic = Literal["auto", "auto-linesearch", "auto-shrinkage"]
 Lambda = float | Automatic | dict[str, float]  # one for all, found, or one a site
 CANDIDATES = (0.0, 0.16, 0.4, 0.64, 0.88, 1.0)  # of lambda': the papers' lambdas with six sites
 SMOOTHING = 0.7  # of lambda' over rounds: how much of the old one stays
+Guard = Literal["one-se", "cross-fit", "none"]
+BLOCKS = 10  # of neighbouring images, whose scatter tells how sure a difference of losses is
 
 SHRINKAGE = "softpull.shrinkage"  # [|D_k|, p_k |D_k|^2] of a site (`unit`); means at the server
 SHRINKAGE_LAYOUT = Layout.build([("sizes", (2,), "trainable", "body")])
@@ -54,7 +56,7 @@ class SoftPullSettings(MethodSettings):
     # one number for all sites, {site: number}, or found by each site: auto (= auto-linesearch),
     # auto-shrinkage
     lambda_: Lambda = Field(0.7, alias="lambda")
-    lambda_guard: Literal["cross-fit", "none"] = "cross-fit"  # of auto-linesearch
+    lambda_guard: Guard = "cross-fit"  # of auto-linesearch
     allow_extrapolation: bool = False  # lambda outside [1/K, 1], as one row of Table 7 has it
 
     @field_validator("lambda_", mode="before")
@@ -206,7 +208,7 @@ def _share(settings: SoftPullSettings, context: Context) -> Share:
     if given == "auto-shrinkage":
         return ByShrinkage()
     if isinstance(given, str):
-        return ByLineSearch(guarded=settings.lambda_guard == "cross-fit")
+        return ByLineSearch(settings.lambda_guard)
     by_site = given if isinstance(given, dict) else dict.fromkeys(sites, given)
     _check_given(by_site, sites, settings.allow_extrapolation)
     return Given(by_site, settings.allow_extrapolation)
@@ -253,14 +255,15 @@ class Given(Share):
 class ByLineSearch(Share):
     """Each site takes the lambda' with the smallest loss on its validation images.
 
-    Forward passes only, and not a byte of traffic. The choice is smoothed over rounds. A small
-    validation split would be over-fitted (six candidates, a dozen images): so the choice must
-    prove itself by cross-fitting. Each half of the images chooses a candidate for the other half,
-    and if images that did not choose are not better off, lambda' stays where it is. It begins at
-    0, the plain mean.
+    Forward passes only, and not a byte of traffic. The choice is smoothed over rounds, from 0, the
+    plain mean. A small validation split would be over-fitted (six candidates, a dozen images, in
+    every round), so the choice is guarded. `one-se`: the smallest lambda' that is not clearly worse
+    than the best, so that a site leaves the others only as far as its images can tell. `cross-fit`:
+    each half of the images chooses for the other half, and if images that did not choose are not
+    better off, lambda' stays where it is.
     """
 
-    guarded: bool
+    guard: Guard
     models_tried = len(CANDIDATES) + 1  # and the present lambda'
 
     def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
@@ -271,18 +274,36 @@ class ByLineSearch(Share):
             pulled = softpull(share, own, mean)
             return site.validation_losses(site.localised("personal", pulled))  # as it would run
 
-        wanted = search(losses, now, self.guarded)
+        wanted = search(losses, now, self.guard)
         site.notes["lambda_prime"] = SMOOTHING * now + (1 - SMOOTHING) * wanted
         return float(site.notes["lambda_prime"])
 
 
-def search(losses: Callable[[float], Tensor], now: float, guarded: bool) -> float:
-    """The candidate with the smallest mean loss; `now` if images that did not choose it object."""
+def search(losses: Callable[[float], Tensor], now: float, guard: Guard) -> float:
+    """The candidate with the smallest mean loss, unless the guard has another, or `now`."""
     table = torch.stack([losses(share) for share in CANDIDATES])  # [candidates, images]
     best = CANDIDATES[nearest_minimum(table.mean(dim=1), now)]
-    if not guarded:
+    if guard == "none":
         return best
+    if table.shape[1] < 2:
+        return now  # one image alone proves nothing
+    if guard == "one-se":
+        return CANDIDATES[least_within_one_error(table)]
     return best if crossfitted_loss(table, now) < float(losses(now).mean()) else now
+
+
+def least_within_one_error(table: Tensor) -> int:
+    """The first candidate whose loss is within one standard error of the smallest (Breiman)."""
+    behind = table - table[table.mean(dim=1).argmin()]
+    near = [float(row.mean()) <= standard_error(row) for row in behind]
+    return near.index(True)  # the best one is near itself
+
+
+def standard_error(differences: Tensor) -> float:
+    """Of the mean over images, from means of blocks of neighbours: those may be one patient's."""
+    blocks = differences.double().tensor_split(min(len(differences), BLOCKS))
+    means = torch.stack([block.mean() for block in blocks])
+    return float(means.std() / len(means) ** 0.5)
 
 
 def crossfitted_loss(table: Tensor, now: float) -> float:
@@ -292,8 +313,6 @@ def crossfitted_loss(table: Tensor, now: float) -> float:
     vouch for one another.
     """
     images = table.shape[1]
-    if images < 2:
-        return float("inf")
     halves = table[:, : images // 2], table[:, images // 2 :]
     chosen = [nearest_minimum(half.mean(dim=1), now) for half in halves]
     return float(halves[0][chosen[1]].sum() + halves[1][chosen[0]].sum()) / images

@@ -20,10 +20,12 @@ from konsil.ingredients.softpull import (
     VELOCITY,
     crossfitted_loss,
     lambda_prime,
+    least_within_one_error,
     reliability,
     search,
     shrunk,
     softpull,
+    standard_error,
     unit,
 )
 from konsil.weights import Layout, Weights
@@ -75,30 +77,31 @@ def bowl(centres: list[float]):
     return lambda share: (share - torch.tensor(centres, dtype=torch.float64)) ** 2
 
 
-def test_the_search_takes_the_smallest_mean_loss():
-    assert search(bowl([0.5, 0.6, 0.7, 0.7]), now=0.0, guarded=False) == 0.64
-    assert search(bowl([0.5, 0.6, 0.7, 0.7]), now=0.0, guarded=True) == 0.64
+@pytest.mark.parametrize("guard", ["none", "cross-fit", "one-se"])
+def test_the_search_takes_the_smallest_mean_loss(guard):
+    assert search(bowl([0.5, 0.6, 0.7, 0.7]), now=0.0, guard=guard) == 0.64
 
 
 def test_of_equal_candidates_the_nearest_stays():
     flat = lambda share: torch.zeros(4, dtype=torch.float64)  # noqa: E731
     for now in CANDIDATES:
-        assert search(flat, now, guarded=False) == now
+        assert search(flat, now, guard="none") == now
 
 
 def test_images_that_did_not_choose_must_be_better_off():
     """One half wants 1, the other 0: whoever chooses, the other half pays."""
     torn = bowl([1.0, 1.0, 0.0, 0.0, 0.0])
-    assert search(torn, now=0.4, guarded=False) == 0.4
+    assert search(torn, now=0.4, guard="none") == 0.4
     lopsided = bowl([1.0, 1.0, 1.0, 0.0, -0.5, -0.5, 0.0])
-    assert search(lopsided, now=0.16, guarded=False) in CANDIDATES
-    assert search(lopsided, now=0.3, guarded=True) == 0.3
+    assert search(lopsided, now=0.16, guard="none") in CANDIDATES
+    assert search(lopsided, now=0.3, guard="cross-fit") == 0.3
     table = torch.stack([lopsided(c) for c in CANDIDATES])
     assert crossfitted_loss(table, 0.3) > float(lopsided(0.3).mean())
 
 
-def test_one_validation_image_cannot_move_lambda():
-    assert search(bowl([1.0]), now=0.0, guarded=True) == 0.0
+@pytest.mark.parametrize("guard", ["cross-fit", "one-se"])
+def test_one_validation_image_cannot_move_lambda(guard):
+    assert search(bowl([1.0]), now=0.16, guard=guard) == 0.16
 
 
 def test_crossfitting_by_hand():
@@ -108,17 +111,44 @@ def test_crossfitting_by_hand():
     assert crossfitted_loss(table, 0.0) == pytest.approx((1 + 3 + 2) / 3)
 
 
-def moved_by_noise(guarded: bool, images: int = 6, trials: int = 300) -> float:
+def test_the_standard_error_by_hand():
+    # images 1 and 3: a mean of 2 with deviation sqrt(2), by sqrt(2) images
+    assert standard_error(torch.tensor([1.0, 3.0])) == pytest.approx(1)
+    # twenty images are ten pairs of neighbours; pairs that agree are ten numbers, not twenty
+    pairs = torch.arange(10.0).repeat_interleave(2)
+    assert standard_error(pairs) == pytest.approx(np.std(np.arange(10), ddof=1) / np.sqrt(10))
+    # pairs that differ as much as all do tell nothing of the mean
+    assert standard_error(torch.tensor([0.0, 9.0] * 10)) == 0
+
+
+def test_a_site_leaves_the_others_as_far_as_its_images_can_tell():
+    """Losses of two images by candidate; the fourth is the best, 1 below the first."""
+    best = torch.tensor([0.0, 0.0])
+    by_hand = {
+        (2.5, -0.5): 0,  # 1 behind, and not known better than to 1.5: the mean will do
+        (1.5, 0.5): 3,  # 1 behind with an error of 0.5: it will not
+    }
+    for first, expected in by_hand.items():
+        far = torch.tensor([5.0, 5.0])
+        table = torch.stack([torch.tensor(first), far, far, best, far, far])
+        assert least_within_one_error(table) == expected
+
+
+def test_of_equal_candidates_one_error_takes_the_mean():
+    assert least_within_one_error(torch.ones(len(CANDIDATES), 5)) == 0
+
+
+def moved_by_noise(guard: str, images: int = 6, trials: int = 300) -> float:
     """The mean square way from 0.4 if the losses are noise and no candidate is any better."""
     rng, moved = np.random.default_rng(0), 0.0
     for _ in range(trials):
         drawn = {c: torch.from_numpy(rng.normal(0, 1, images)) for c in CANDIDATES}
-        moved += (search(lambda c, drawn=drawn: drawn[c], 0.4, guarded) - 0.4) ** 2
+        moved += (search(lambda c, drawn=drawn: drawn[c], 0.4, guard) - 0.4) ** 2
     return moved / trials
 
 
 def test_the_guard_halves_what_noise_moves():
-    assert moved_by_noise(guarded=True) < 0.6 * moved_by_noise(guarded=False)
+    assert moved_by_noise("cross-fit") < 0.6 * moved_by_noise("none")
 
 
 def test_the_search_in_a_round_by_hand():
