@@ -56,7 +56,7 @@ class SoftPullSettings(MethodSettings):
     # one number for all sites, {site: number}, or found by each site: auto (= auto-linesearch),
     # auto-shrinkage
     lambda_: Lambda = Field(0.7, alias="lambda")
-    lambda_guard: Guard = "cross-fit"  # of auto-linesearch
+    lambda_guard: Guard = "one-se"  # of auto-linesearch
     allow_extrapolation: bool = False  # lambda outside [1/K, 1], as one row of Table 7 has it
 
     @field_validator("lambda_", mode="before")
@@ -91,7 +91,10 @@ def answered(shared: Shared, context: Context) -> tuple[str, ...]:
 class Share(ABC):
     """Where lambda' comes from: a site's share of itself, asked once a round."""
 
-    models_tried = 0  # on the validation images, a round
+    @property
+    def models_tried(self) -> int:
+        """On the validation images, a round."""
+        return 0
 
     def alone(self, site: str) -> bool:
         """Whether this site never takes anything of the others'."""
@@ -264,7 +267,11 @@ class ByLineSearch(Share):
     """
 
     guard: Guard
-    models_tried = len(CANDIDATES) + 1  # and the present lambda'
+
+    @property
+    def models_tried(self) -> int:
+        """Every candidate, and for a choice that must prove itself the present lambda'."""
+        return len(CANDIDATES) + (self.guard == "cross-fit")
 
     def __call__(self, site: Site, own: Weights, mean: Weights, shared: Shared) -> float:
         """Search, check, smooth."""

@@ -39,7 +39,7 @@ def experiment(rounds: int) -> dict[str, Any]:
     return {
         "task": {"name": "classification"},
         "network": {"name": "small"},
-        "training": {"batch_size": 3},
+        "training": {"batch_size": 3, "schedule": "cosine", "augment": "strong"},
         "methods": FIVE,
         "rounds": rounds,
     }

@@ -17,7 +17,7 @@ def rates(rounds: int, first: int = 1, **training) -> list[float]:
 
 
 def test_a_constant_rate_is_the_rate():
-    assert rates(5) == [1.0] * 5
+    assert rates(5, schedule="constant") == [1.0] * 5
 
 
 def test_cosine_by_hand():

@@ -165,7 +165,8 @@ def test_the_search_in_a_round_by_hand():
     assert linear.method.models[0].measures(site, shared) == {"lambda_prime": pytest.approx(0.3)}
 
 
-def test_candidates_are_tried_as_the_site_would_run_them(monkeypatch):
+@pytest.mark.parametrize(("guard", "models"), [("one-se", 6), ("cross-fit", 7), ("none", 6)])
+def test_candidates_are_tried_as_the_site_would_run_them(monkeypatch, guard, models):
     """With its own statistics, if those stay local."""
 
     def normed() -> nn.Module:
@@ -173,7 +174,8 @@ def test_candidates_are_tried_as_the_site_would_run_them(monkeypatch):
 
     other = toy.points([[0, 255], [255, 102]], [1, 0])
     training = {"running_statistics": "local"}
-    linear = toy.Linear("fedsm", {"a": other, "b": B}, model=normed, training=training)
+    found = {"lambda": "auto", "lambda_guard": guard}
+    linear = toy.Linear("fedsm", {"a": other, "b": B}, model=normed, training=training, **found)
     model, selector = Weights.of(normed()), Weights.zeros(Layout.of(linear.selector()))
     shared = linear.round({"global": model, "personal": model, "selector": selector})
     tried = []
@@ -187,7 +189,7 @@ def test_candidates_are_tried_as_the_site_would_run_them(monkeypatch):
     site = linear.site("a", 2, shared)
     own = site.private["personal.statistics"]
     linear.method.receive(site, shared)
-    assert len(tried) == linear.method.models[0].share.models_tried
+    assert len(tried) == linear.method.models[0].share.models_tried == models
     assert all(weights.equals(weights.with_statistics_of(own)) for weights in tried)
 
 
