@@ -29,8 +29,9 @@ WORDS: dict[tuple[str, str], dict[Any, str]] = {
     ("training", "schedule"): {"cosine": "cosine"},
     ("server", "momentum"): {"auto": "momentum", 0.9: "momentum 0.9"},
     ("server", "weights"): {"equal": "equal weights"},
-    ("training", "lr"): {0.0005: "lr 5e-4", 0.002: "lr 2e-3", 0.003: "lr 3e-3"},
+    ("training", "lr"): {0.0003: "lr 3e-4", 0.0005: "lr 5e-4", 0.002: "lr 2e-3", 0.003: "lr 3e-3"},
     ("training", "keep"): {"ema": "EMA", "smoothed": "smoothed", "last": "keep last"},
+    ("network", "name"): {"small": "small network"},
     ("network", "norm"): {n: f"{n} norm" for n in ("instance_affine", "batch", "group")},
 }
 
@@ -60,14 +61,16 @@ def recipe_of(experiment: dict[str, Any]) -> str:
         value = experiment[block].get(key)
         if value in words:
             found.append(words[value])
-        if key == "augment" and experiment[block]["augment_strength"] != 1:
+        if key == "augment" and found and experiment[block]["augment_strength"] != 1:
             found[-1:] = [f"{found[-1]} x {experiment[block]['augment_strength']}"]
     return " + ".join(found) or "plain"
 
 
 def settings_of(method: dict[str, Any]) -> str:
-    """Lambda, selector and routing of FedSM."""
-    wanted = ("lambda", "selector_optimizer", "routing")
+    """Lambda (and its guard, where it is not `cross-fit`), selector and routing of FedSM."""
+    wanted = ["lambda", "selector_optimizer", "routing"]
+    if method.get("lambda") == "auto" and method["lambda_guard"] != "cross-fit":
+        wanted.insert(1, "lambda_guard")
     return ", ".join(f"{key} {method[key]}" for key in wanted if method.get(key) is not None)
 
 
