@@ -47,6 +47,8 @@ TESTS = {
     "ingredients/soup.py": ("methods/test_fedavg_swa.py", "methods/test_fedsm_soup.py"),
     "evaluation/routing.py": ("evaluation/test_routing.py",),
     "evaluation/tuning.py": ("evaluation/test_tuning_choice.py",),
+    "config.py": ("methods/test_fedavgm.py",),
+    "report/plan.py": ("report/test_printed_plan.py",),
     "federation/plan.py": ("federation/test_plan.py",),
     "federation/server.py": ("federation/test_own_training.py",),
     "deploy/guard.py": ("deploy/test_guard.py",),
@@ -86,6 +88,19 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("of equals the larger rate", "s[1].lr,", "-s[1].lr,"),
         ("of equals the more epochs", "s[1].local_epochs)", "-s[1].local_epochs)"),
         ("the worst is chosen", "(-s[0],", "(s[0],"),
+    ],
+    "config.py": [
+        ("momentum grows with the sites without end", "min(1 - 1 / sites, MOST_MOMENTUM)",
+         "(1 - 1 / sites)"),
+        ("a given momentum is not more than auto's", 'if self.momentum == "auto" else self.momentum',
+         'if self.momentum == "auto" else min(self.momentum, MOST_MOMENTUM)'),
+    ],
+    "report/plan.py": [
+        ("flips that are off are warned of", 't.augment != "none" and t.augment_flips != "none"',
+         't.augment != "none"'),
+        ("parts of words are sides", "set(BETWEEN_WORDS.split(label.lower())) & SIDES",
+         "any(side in label.lower() for side in SIDES)"),
+        ("capitals hide a side", "label.lower()", "label"),
     ],
     "federation/plan.py": [
         ("a method's own training is ignored",
