@@ -92,7 +92,7 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
     "config.py": [
         ("momentum grows with the sites without end", "min(1 - 1 / sites, MOST_MOMENTUM)",
          "(1 - 1 / sites)"),
-        ("a given momentum is not more than auto's", 'if self.momentum == "auto" else self.momentum',
+        ("a given momentum is bounded, too", 'if self.momentum == "auto" else self.momentum',
          'if self.momentum == "auto" else min(self.momentum, MOST_MOMENTUM)'),
     ],
     "report/plan.py": [
