@@ -33,7 +33,7 @@ def draw_sites(
         gains = gains_over(lines, reference)
         _draw_marks(panels[1], rows, gains, colours)
         panels[1].axvline(0, color=INK, linewidth=1)
-        panels[1].xaxis.set_major_formatter(lambda gain, _: f"{gain:+.2f}" if gain else "0")
+        panels[1].xaxis.set_major_formatter(lambda gain, _: f"{gain:+.3g}" if gain else "0")
         panels[1].set_title(f"Gain over {reference.name}")
         panels[1].set_xlabel(f"right of the line: better than {reference.name}")
     keys = [Line2D([], [], label=s.name, **_mark(s, colours)) for s in lines]
