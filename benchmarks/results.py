@@ -17,7 +17,7 @@ from konsil.colours import FIXED_COLOURS
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row, read_results, write_results
 from konsil.federation.runner import RESULT_FILES
 from konsil.report.series import YARDSTICK, Estimate, Estimates, Series, estimates_of
-from konsil.report.show import selector_lines
+from konsil.report.show import best_of, selector_lines
 from konsil.report.sites import difference, draw_sites
 from konsil.report.style import look, write_figure
 
@@ -70,8 +70,7 @@ def _table(lines: Estimates, columns: Sequence[str]) -> Iterator[str]:
     means = {CLIENT_AVERAGE: "client average", GLOBAL: "global"}
     yield f"| method | {' | '.join(means.get(c, c) for c in columns)} |"
     yield "| --- |" + " --: |" * len(columns)
-    rivals = [cells for series, cells in lines.items() if series.role != YARDSTICK]
-    best = {c: max(cells[c].short for cells in rivals if c in cells) for c in columns}
+    best = {c: best_of(lines, c) for c in columns}
     for series, cells in lines.items():
         texts = [cells[c].full if c in means else cells[c].short for c in columns]
         bold = [series.role != YARDSTICK and cells[c].short == best[c] for c in columns]

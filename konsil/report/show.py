@@ -88,7 +88,7 @@ def result_table(
         # long names are folded, numbers never
         table.add_column(title, justify="right", overflow="fold", min_width=narrowest)
     lines = estimates_of(wanted, metric, split, columns)
-    best = {column: _best(lines, column) for column in columns}
+    best = {column: best_of(lines, column) for column in columns}
     intervals = columns if len(sites) <= SITES_WITH_INTERVALS else tuple(MEANS)
     for series, cells in lines.items():
         bold = {} if series.role == YARDSTICK else best
@@ -97,7 +97,7 @@ def result_table(
     return table
 
 
-def _best(lines: Estimates, column: str) -> str | None:
+def best_of(lines: Estimates, column: str) -> str | None:
     """How the best of a column reads, if it has a rival; who pools the images does not compete."""
     competing = [
         cells[column].short

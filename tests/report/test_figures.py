@@ -13,7 +13,7 @@ from konsil.report.answers import Panel, ask_all, at_quantiles, median_scores
 from konsil.report.curves import LAMBDA, SELECTOR, curves_of, lambdas_of
 from konsil.report.figures import draw_figures
 from konsil.report.series import Estimate, Series
-from konsil.report.sites import difference, gains_over, reference_of
+from konsil.report.sites import difference, draw_sites, gains_over, reference_of
 from konsil.report.style import MOST_BYTES, look, method_colours, new_figure, write_figure
 from konsil.tasks import make_task
 
@@ -192,3 +192,17 @@ def test_the_look_changes_nothing_outside():
     with look():
         assert matplotlib.rcParams["axes.spines.top"] is False
     assert dict(matplotlib.rcParams) == before
+
+
+@pytest.mark.parametrize(
+    ("gain", "text"), [(0.025, "+0.025"), (0.05, "+0.05"), (-0.0005, "-0.0005"), (0.0, "0")]
+)
+def test_a_tick_of_a_gain_says_what_it_stands_for(gain, text):
+    lines = {
+        Series("local", "local"): {"north": Estimate({0: 0.5})},
+        Series("fedavg", "global"): {"north": Estimate({0: 0.6})},
+    }
+    colours = {"local": "#000000", "fedavg": "#000000"}
+    with look():
+        gains = draw_sites(lines, ["north"], "dice", colours).axes[1]
+    assert gains.xaxis.get_major_formatter()(gain) == text
