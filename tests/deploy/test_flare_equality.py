@@ -120,7 +120,8 @@ def test_the_same_bits_with_other_methods(tmp_path):
 
 @pytest.mark.slow
 def test_the_same_bits_with_every_setting_of_a_recipe(patients, tmp_path):
-    plain = tiny(patients, ["fedsm", "fedsoup"], "classification", {"name": "small"})
+    fedsm = {"name": "fedsm", "lambda": "auto"}
+    plain = tiny(patients, [fedsm, "fedsoup"], "classification", {"name": "small"})
     training = {
         "batch_size": 3,
         "schedule": "cosine",

@@ -186,7 +186,7 @@ RECIPE = {  # every setting of training and server beyond the plain ones, at onc
         "augment": "strong", "augment_flips": "both", "keep": "ema", "weight_decay": 0.01,
     },
     "server": {"momentum": "auto", "weights": "equal", "fraction": 0.6},
-    "methods": ["fedsm", "fedsoup", "scaffold", "fedper"],
+    "methods": [{"name": "fedsm", "lambda": "auto"}, "fedsoup", "scaffold", "fedper"],
     "rounds": 3,
 }  # fmt: skip
 
