@@ -1,7 +1,10 @@
 """The study of docs/recipe.md: what is in a run's plan and results, a line a model.
 
     python -m benchmarks.recipe collect runs/a runs/b     add finished runs to recipe.csv
+    python -m benchmarks.recipe validation prostate       every recipe by validation images alone
     python -m benchmarks.recipe table prostate            the page's table of a task
+
+Recipes are chosen with `validation`, which shows no test score; `table` is for what was chosen.
 
 A run is an ordinary one (`konsil run recipes/prostate.yaml --set ...`); what it was made with is
 read from its plan.
@@ -130,14 +133,18 @@ ALONE = ("centralized", "local")  # what the server does is nothing to them
 SERVER = ("momentum", "momentum 0.9", "equal weights")
 
 
-def table(task: str, metric: str = "dice") -> str:
-    """Markdown: a line a recipe, a column a model; client averages of best and (last) round."""
+def table(task: str, metric: str = "dice", scores: str = "client_average") -> str:
+    """Markdown: a line a recipe, a column a model; of the best round and of the (last) one.
+
+    `scores`: the field that is shown, test images' client average or `validation` images'.
+    """
     lines = [line for line in read() if (line.task, line.metric) == (task, metric)]
     keys = dict.fromkeys(_key(line) for line in lines if line.method not in ALONE)
     rows = [f"| px | rounds | recipe | FedSM's | {' | '.join(COLUMNS)} |"]
     rows.append("|--:|--:|---|---|" + "--:|" * len(COLUMNS))
     for key in sorted(keys, key=str):
-        values = [_cell(_matching(lines, key, *column)) for column in COLUMNS.values()]
+        found = [_matching(lines, key, *column) for column in COLUMNS.values()]
+        values = [_cell(models, scores) for models in found]
         rows.append("| " + " | ".join(map(str, (*key, *values))) + " |")
     return "\n".join(rows)
 
@@ -148,25 +155,28 @@ def _key(line: Line) -> tuple[int, int, str, str]:
 
 def _matching(
     lines: Sequence[Line], key: tuple[int, int, str, str], method: str, role: str
-) -> dict[str, list[float]]:
-    """By checkpoint the client averages of a method's role with this recipe, a seed each."""
+) -> dict[str, list[Line]]:
+    """By checkpoint a method's role with this recipe, a seed each."""
     pixels, rounds, recipe, setting = key
     if method in ALONE:
         kept = [word for word in recipe.split(" + ") if word not in SERVER]
         recipe = " + ".join(kept) or "plain"
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[Line]] = {}
     for line in lines:
         own = " + ".join(w for w in line.recipe.split(" + ") if w not in SERVER) or "plain"
         same = (own if method in ALONE else line.recipe) == recipe
         of_it = (line.method, line.role, line.pixels, line.rounds) == (method, role, pixels, rounds)
         if of_it and same and (method != "fedsm" or line.setting == setting):
-            found.setdefault(line.checkpoint, []).append(line.client_average)
+            found.setdefault(line.checkpoint, []).append(line)
     return found
 
 
-def _cell(found: dict[str, list[float]]) -> str:
+def _cell(found: dict[str, list[Line]], scores: str) -> str:
     """The best round's mean over seeds, and the last round's in brackets."""
-    return f"{estimate(found['best'])} ({estimate(found['last'])})" if found else ""
+    if not found:
+        return ""
+    best, last = ([getattr(line, scores) for line in found[c]] for c in ("best", "last"))
+    return f"{estimate(best)} ({estimate(last)})"
 
 
 def estimate(values: Sequence[float]) -> str:
@@ -182,4 +192,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "collect":
         collect([Path(folder) for folder in sys.argv[2:]])
     else:
-        print(table(*sys.argv[2:]))
+        shown = "validation" if sys.argv[1] == "validation" else "client_average"
+        print(table(sys.argv[2], (*sys.argv[3:], "dice")[0], shown))

@@ -15,6 +15,7 @@ import torch
 import typer
 
 import benchmarks.methods
+from benchmarks import recipe
 from benchmarks.__main__ import main
 from benchmarks.batches import batches_vs_monai, check_same_images
 from benchmarks.first_look import import_and_check
@@ -146,6 +147,17 @@ def test_the_first_deployed_round_does_not_count() -> None:
     assert run.seconds() == 3  # of 2 and 4
     start, end = run.window()
     assert end - start == 8
+
+
+def test_recipes_are_chosen_without_test_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = "eyes", 48, 40, "plain", "fedsm", "", 0, "super"
+    scores = {"best": (0.9, 0.8, 0.51), "last": (0.7, 0.6, 0.42)}  # test, test, validation
+    lines = [recipe.Line(*facts, c, "dice", *numbers) for c, numbers in scores.items()]
+    monkeypatch.setattr(recipe, "read", lambda: lines)
+    shown = recipe.table("eyes", scores="validation")
+    assert "0.510 (0.420)" in shown
+    assert not [number for number in ("0.9", "0.8", "0.7", "0.6") if number in shown]
+    assert "0.900 (0.700)" in recipe.table("eyes")
 
 
 @pytest.mark.slow
