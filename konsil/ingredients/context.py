@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
 from konsil.config import Block, TrainingConfig
-from konsil.ingredients.learner import OptimizerPolicy, moments_layout
+from konsil.ingredients.optimizers import OptimizerPolicy, moments_layout
 from konsil.ingredients.pretrained import Pretrained
 from konsil.ingredients.schedule import rate_factor
 from konsil.networks import NetworkSpec, build_network

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from konsil.config import TrainingConfig
-from konsil.weights import BoundNetwork, Group, Kind, Layout, Weights
-
-Item = tuple[str, tuple[int, ...], Kind, Group]  # of a layout
-OptimizerPolicy = Literal["persist", "reset", "average"]
+from konsil.ingredients.optimizers import make_optimizer, moments_layout
+from konsil.weights import BoundNetwork, Weights
 
 
 class Learner:
@@ -44,7 +41,9 @@ class Learner:
         self.trained_layout = bound.layout.only(names)
         self.moments_layout = moments_layout(self.trained_layout, training.optimizer)
         self._moved = _flat_parameters(bound, names)
-        self.optimizer = _optimizer(self._moved, training, self.lr) if self._moved else None
+        self.optimizer = (
+            make_optimizer(self._moved, self.moments_layout, training) if self._moved else None
+        )
 
     def load(self, weights: Weights, moments: Weights | None = None, rate: float = 1.0) -> Learner:
         """Take these weights, and these optimiser moments or fresh ones.
@@ -54,10 +53,9 @@ class Learner:
         self.bound.load(weights)
         self.bound.grad.zero_()
         self.bound.net.train()
-        self._load_moments(moments)
+        if self.optimizer is not None:
+            self.optimizer.load(moments)
         self.lr = self.full_lr * rate
-        for group in self.optimizer.param_groups if self.optimizer else ():
-            group["lr"] = self.lr
         return self
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -82,7 +80,7 @@ class Learner:
         if self.optimizer is not None:
             if self.clip is not None:
                 nn.utils.clip_grad_norm_(self._moved, self.clip)
-            self.optimizer.step()
+            self.optimizer.step(self.lr)
         self.bound.grad.zero_()
 
     @contextmanager
@@ -117,33 +115,7 @@ class Learner:
 
     def moments(self) -> Weights:
         """A copy of the optimiser's state: its moments, and the step as a counter."""
-        result = Weights.zeros(self.moments_layout)
-        states = [self.optimizer.state.get(p, {}) for p in self._moved] if self.optimizer else []
-        for entry in result.layout.entries:
-            pieces = [state[entry.name].reshape(-1) for state in states if entry.name in state]
-            if pieces:  # which step together
-                joined = pieces[0] if entry.kind == "counter" else torch.cat(pieces)
-                result.flat[entry.span] = joined.cpu()
-        return result
-
-    def _load_moments(self, moments: Weights | None) -> None:
-        if self.optimizer is None:
-            return
-        self.optimizer.state.clear()
-        if moments is None or not moments.layout.entries:
-            return
-        fused = self.optimizer.defaults.get("fused")
-        start = 0
-        for parameter in self._moved:
-            mine = slice(start, start + len(parameter))
-            start = mine.stop
-            self.optimizer.state[parameter] = {
-                # torch wants the step on the device for fused Adam, and on the CPU otherwise
-                e.name: (moments[e.name] if e.kind == "counter" else moments[e.name][mine])
-                .clone()
-                .to(self.device if fused or e.name != "step" else "cpu")
-                for e in moments.layout.entries
-            }
+        return self.optimizer.state() if self.optimizer else Weights.zeros(self.moments_layout)
 
 
 def _flat_parameters(bound: BoundNetwork, names: Collection[str]) -> list[Tensor]:
@@ -155,29 +127,6 @@ def _flat_parameters(bound: BoundNetwork, names: Collection[str]) -> list[Tensor
         parameter.grad = bound.grad[span]
         parameters.append(parameter)
     return parameters
-
-
-def _optimizer(
-    parameters: list[Tensor], training: TrainingConfig, lr: float
-) -> torch.optim.Optimizer:
-    if training.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=lr, momentum=training.momentum, weight_decay=training.weight_decay
-        )
-    kind = torch.optim.Adam if training.optimizer == "adam" else torch.optim.AdamW
-    fused = parameters[0].device.type in ("cpu", "cuda")
-    return kind(
-        parameters, lr=lr, betas=training.betas, weight_decay=training.weight_decay, fused=fused
-    )
-
-
-def moments_layout(layout: Layout, optimizer: str) -> Layout:
-    """How an optimiser's state is laid out for a network: moments averaged, steps the maximum."""
-    names = ("momentum_buffer",) if optimizer == "sgd" else ("exp_avg", "exp_avg_sq")
-    items: list[Item] = [(name, (layout.trainable,), "trainable", "body") for name in names]
-    if optimizer != "sgd":
-        items.append(("step", (), "counter", "body"))
-    return Layout.build(items)
 
 
 @torch.no_grad()

@@ -11,7 +11,8 @@ from typing import TypeVar
 from torch import Tensor
 
 from konsil.ingredients.context import Context, Means, Shared, TrainedNetwork, Upload
-from konsil.ingredients.learner import Learner, OptimizerPolicy
+from konsil.ingredients.learner import Learner
+from konsil.ingredients.optimizers import OptimizerPolicy
 from konsil.ingredients.server_optimizer import ServerMomentum, ServerOptimizer
 from konsil.ingredients.site import Site
 from konsil.weights import Layout, Weights

@@ -30,7 +30,7 @@ from konsil.ingredients.context import (
     TrainedNetwork,
     Upload,
 )
-from konsil.ingredients.learner import OptimizerPolicy
+from konsil.ingredients.optimizers import OptimizerPolicy
 from konsil.ingredients.piece import Personal, Piece
 from konsil.ingredients.server_optimizer import ServerOptimizer, trainable_part
 from konsil.ingredients.site import Site

@@ -1,8 +1,8 @@
 """FedAvg (McMahan et al., AISTATS 2017, Algorithm 1): the mean of the models."""
 
 from konsil.ingredients.context import MethodSettings
-from konsil.ingredients.learner import OptimizerPolicy
 from konsil.ingredients.method import Method, method
+from konsil.ingredients.optimizers import OptimizerPolicy
 from konsil.ingredients.piece import Averaged, Piece
 
 

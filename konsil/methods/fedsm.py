@@ -12,8 +12,8 @@ from pydantic import Field, field_validator
 
 from konsil.errors import ConfigError
 from konsil.ingredients.context import Context
-from konsil.ingredients.learner import OptimizerPolicy
 from konsil.ingredients.method import Method, borrowed, method
+from konsil.ingredients.optimizers import OptimizerPolicy
 from konsil.ingredients.piece import Averaged, Piece
 from konsil.ingredients.server_optimizer import ServerOptimizer
 from konsil.ingredients.softpull import SoftPullSettings, softpull_pieces

@@ -10,8 +10,8 @@ from typing import Literal
 from pydantic import Field
 
 from konsil.ingredients.context import MethodSettings, Shared, Upload
-from konsil.ingredients.learner import OptimizerPolicy
 from konsil.ingredients.method import Method, method
+from konsil.ingredients.optimizers import OptimizerPolicy
 from konsil.ingredients.piece import Averaged, Piece
 from konsil.ingredients.site import Site
 from konsil.ingredients.soup import first_of_the_last, running_mean

@@ -23,7 +23,7 @@ from konsil.ingredients.context import (
     Upload,
     moments_of,
 )
-from konsil.ingredients.learner import OptimizerPolicy, moments_layout
+from konsil.ingredients.optimizers import OptimizerPolicy, moments_layout
 from konsil.ingredients.piece import Piece
 from konsil.ingredients.site import Site
 from konsil.networks import Network, NetworkSpec, networks_for

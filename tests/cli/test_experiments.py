@@ -62,7 +62,7 @@ def file(tmp_path_factory: pytest.TempPathFactory, shades: Path) -> Path:
         "name": "tiny",
         "federation": {"folder": str(shades), "image_size": 32},
         "task": {"name": "classification"},
-        "network": {"name": "small"},  # spares real processes MONAI's import
+        "network": {"name": "small"},
         "training": {"batch_size": 1},
         "methods": ["fedsm"],
         "rounds": ROUNDS,

@@ -206,7 +206,7 @@ def test_a_classifier_draws_nothing(tmp_path, volume):
 
 
 def test_without_the_training_code(tmp_path, volume):
-    network = replace(NETWORK, name="unet_classic")  # spares the process MONAI's import
+    network = replace(NETWORK, name="unet_classic")
     super_model(network=network).save(tmp_path / "model")
     script = f"""
 import sys, torch

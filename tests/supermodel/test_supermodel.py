@@ -228,7 +228,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path):
 
 
 def test_a_super_model_runs_without_the_training_code(tmp_path: Path):
-    network = replace(NETWORK, name="unet_classic")  # spares the process MONAI's import
+    network = replace(NETWORK, name="unet_classic")
     super_model(network=network).save(tmp_path)
     script = f"""
 import sys, torch

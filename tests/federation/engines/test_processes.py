@@ -20,7 +20,7 @@ ALL_KINDS = [
     "centralized", "local", "fedavg", "fedsm", {"name": "fedsoup", "start": 0.4},
     "scaffold", "fedfomo", "fedsm-extra", "fedbn",
 ]  # fmt: skip
-QUICK = {"task": {"name": "classification"}, "network": {"name": "small"}}  # spares MONAI's import
+QUICK = {"task": {"name": "classification"}, "network": {"name": "small"}}
 
 
 @pytest.fixture(scope="module")
