@@ -146,12 +146,14 @@ def methods(
     json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """List the methods: paper, what travels, local work, settings."""
-    with console.status("starting"):
-        from konsil.registry import load_plugins
-        from konsil.report.methods import print_methods
+    from konsil.report.methods import print_methods
 
-        load_plugins(plugin or [])
-    print_methods(console, name, json)
+    if plugin:
+        with console.status("starting"):
+            from konsil.registry import load_plugins
+
+            load_plugins(plugin)
+    print_methods(console, name, json, plugged=bool(plugin))
 
 
 def show(

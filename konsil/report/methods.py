@@ -1,36 +1,27 @@
-"""What `konsil methods` prints: every method's traffic, work and settings, computed from itself."""
+"""What `konsil methods` prints: every method's traffic, work and settings.
 
-import inspect
+The methods say all of it themselves (`method_facts.py`), which takes the libraries that train:
+seconds. What they said is kept in the cache folder, for as long as no line of Konsil's changes.
+"""
+
+import hashlib
 import json
-import re
-import sys
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Any
 
-from pydantic.fields import FieldInfo
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from konsil.config import MethodConfig, TaskConfig, TrainingConfig
-from konsil.errors import ConfigError
-from konsil.ingredients.context import Context
-from konsil.ingredients.method import METHODS, Method, make_method, method_class
-from konsil.networks import NetworkSpec
-from konsil.tasks import make_task
-from konsil.weights import Weights
+from konsil.config import usual_cache
+from konsil.files import write_text
 
-SITES = ("one", "two", "three")
-NETWORK = NetworkSpec("unet", in_channels=3, outputs=1, image_size=64, normalise=True)
-# The bounds of pydantic's fields, in words; with two of them "at least" is "from".
-BOUNDS = {"gt": "above", "ge": "at least", "lt": "to below", "le": "to"}
-TYPES: dict[Any, str] = {
-    int: "a whole number", float: "a number", str: "a text", dict: "a block of keys",
-    list: "a list", tuple: "a list",
-}  # fmt: skip
+LIBRARIES = ("torch", "pydantic")  # that what is said may change with
+GROUP = "konsil.methods"  # of entry points
 NEEDS = {"means": "means", "individual": "each model", "images": "all images"}
 ROW = "{:<17} {:>7} {:>7} {:>5}  {:<12}  {}"  # 80 columns, but for the longest lists of models
 LEFT = 38  # columns for `setting = default`
@@ -61,108 +52,78 @@ class Facts:
     sends: float | None
     work: float | None  # local, in units of FedAvg's
     remarks: list[str]
+    about: list[str]  # paragraphs, of its class and its file
+    about_settings: list[str]
+    file: str
 
 
-def print_methods(console: Console, name: str | None = None, as_json: bool = False) -> None:
-    """All methods, or one in full; as text, or as JSON."""
-    chosen = METHODS.all() if name is None else {name: method_class(MethodConfig(name=name))}
+@dataclass(frozen=True)
+class Listing:
+    """Methods, and how many values the network has that their traffic is counted in."""
+
+    size: int
+    facts: list[Facts]
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> "Listing":
+        """The listing of `asdict`."""
+        found = [f | {"settings": [Setting(**s) for s in f["settings"]]} for f in plain["facts"]]
+        return cls(plain["size"], [Facts(**f) for f in found])
+
+
+def print_methods(
+    console: Console, name: str | None = None, as_json: bool = False, plugged: bool = False
+) -> None:
+    """All methods, or one in full; as text, or as JSON. `plugged`: some are a plugin's."""
     with console.status("asking the methods"):
-        facts = [facts_of(cls) for cls in chosen.values()]
+        listing = _listing(name, plugged)
     if as_json:
-        print(json.dumps([asdict(f) for f in facts], indent=1))
+        print(json.dumps([asdict(f) for f in listing.facts], indent=1))
     elif name is None:
-        console.print(overview(facts), remarks(facts), settings_list(facts), highlight=False)
+        facts = listing.facts
+        console.print(overview(facts), remarks(listing), settings_list(facts), highlight=False)
     else:
-        console.print(in_full(facts[0], chosen[name]), highlight=False)
+        console.print(in_full(listing), highlight=False)
 
 
-# What a method says of itself
+# Asked, or known from the time before
 
 
-class Reference(Context):
-    """A context whose initial weights are drawn once for all methods: that takes the time."""
-
-    def drawn(self, spec: NetworkSpec) -> Weights:
-        """As in a run."""
-        return _drawn(spec)
-
-
-@cache
-def _drawn(spec: NetworkSpec) -> Weights:
-    return Context.drawn(reference(), spec)
+def _listing(name: str | None, plugged: bool) -> Listing:
+    """From the cache where all that could be said is Konsil's own."""
+    if plugged or entry_points(group=GROUP):
+        return _asked(name)
+    known = known_listing()
+    if name is None:
+        return known
+    of_it = [f for f in known.facts if f.name == name]
+    return Listing(known.size, of_it) if of_it else _asked(name)  # which says that there is none
 
 
-@cache
-def reference() -> Reference:
-    """Three sites with one structure to find, and every default in force."""
-    task = make_task(TaskConfig(), ["structure"])
-    # twice as many images to train with as to validate, as the default split has it
-    train, val = (dict.fromkeys(SITES, count) for count in (200, 100))
-    return Reference(NETWORK, task, TrainingConfig(), SITES, 100, 0, train, val)
+def _asked(name: str | None) -> Listing:
+    from konsil.report import method_facts
+
+    return method_facts.listing(name)
 
 
-def facts_of(cls: type[Method]) -> Facts:
-    """What a method is, and what it costs in the reference federation."""
-    remarks = [cls.travels] if cls.travels else []
-    models, gets, sends, work = ["?"], None, None, None
-    try:
-        method = make_method(MethodConfig(name=cls.name), reference())
-    except ConfigError as error:  # a method need not fit this federation, or have all defaults
-        remarks.append(str(error))
-    else:
-        models = [*method.shared_roles, *method.private_roles, *["super"] * cls.super_model]
-        work = method.work()
-        if not cls.pooled:
-            gets, sends = traffic(method)
-    return Facts(
-        name=cls.name,
-        paper=cls.paper,
-        summary=(inspect.getdoc(cls) or "").split("\n")[0],
-        needs="images" if cls.pooled else cls.needs,
-        models=models,
-        settings=[_setting(name, field) for name, field in cls.Settings.model_fields.items()],
-        gets=gets,
-        sends=sends,
-        work=work,
-        remarks=remarks,
-    )
+def known_listing() -> Listing:
+    """What all methods say, asked only if Konsil is not what it was when they were last asked."""
+    path = usual_cache() / "methods" / f"{sources_hash()}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return Listing.from_json(json.loads(path.read_text(encoding="utf-8")))
+    listing = _asked(None)
+    with suppress(OSError):  # a cache that cannot be written costs time and nothing else
+        write_text(path, json.dumps(asdict(listing)))
+    return listing
 
 
-def traffic(method: Method) -> tuple[float, float]:
-    """What a site gets and sends in round 1, in sizes of the network."""
-    shared = method.initial_parts()
-    model = reference().initial(NETWORK).layout.size
-    down = max(sum(p.layout.size for p in method.sent(s, shared).values()) for s in SITES)
-    up = sum(layout.size for layout in method.uploads(shared).values())
-    return down / model, up / model
-
-
-def _setting(name: str, field: FieldInfo) -> Setting:
-    default = None if field.is_required() else field.get_default(call_default_factory=True)
-    return Setting(
-        name=field.alias or name,
-        default=json.loads(json.dumps(default, default=str)),
-        allowed=_allowed(field.annotation, field.metadata),
-        description=field.description or "",
-        required=field.is_required(),
-    )
-
-
-def _allowed(annotation: Any, metadata: list[Any]) -> str:
-    """The values that a setting takes, in words."""
-    kinds = get_args(annotation)
-    if get_origin(annotation) in (Union, UnionType):
-        return " or ".join(_allowed(kind, metadata) for kind in kinds if kind is not NoneType)
-    if get_origin(annotation) is Literal:
-        return ", ".join(map(str, kinds))
-    if annotation is bool:
-        return "true, false"
-    found = [(k, getattr(m, k)) for k in BOUNDS for m in metadata if hasattr(m, k)]
-    bounds = " ".join(f"{BOUNDS[k]} {value:g}" for k, value in found)
-    if len(found) > 1:
-        bounds = bounds.replace("at least", "from")
-    kind = TYPES.get(get_origin(annotation) or annotation, "")
-    return bounds if annotation is float and bounds else f"{kind} {bounds}".strip()
+def sources_hash() -> str:
+    """Of every line of Konsil's, where it lies, and of the libraries' versions."""
+    folder = Path(__file__).parent.parent
+    digest = hashlib.sha256(json.dumps([str(folder), *map(version, LIBRARIES)]).encode())
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:32]
 
 
 # How it is printed
@@ -190,16 +151,15 @@ def _number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def remarks(facts: list[Facts]) -> Group:
+def remarks(listing: Listing) -> Group:
     """What the numbers mean, and where they are not the whole truth."""
-    size = reference().initial(NETWORK).layout.size
     legend = (
         "\ngets, sends: what a site receives and sends in a round, in models (1 is the default "
-        f"U-Net's {size / 1e6:.2f} M values), with three sites and default settings. work: local "
-        "training in units of FedAvg's, by definition. server needs: means of what sites send, or "
-        "each site's own model."
+        f"U-Net's {listing.size / 1e6:.2f} M values), with three sites and default settings. work: "
+        "local training in units of FedAvg's, by definition. server needs: means of what sites "
+        "send, or each site's own model."
     )
-    lines = (Text(f"{f.name}: {remark}") for f in facts for remark in f.remarks)
+    lines = (Text(f"{f.name}: {remark}") for f in listing.facts for remark in f.remarks)
     return Group(Text(legend), *lines)
 
 
@@ -228,22 +188,13 @@ def settings_grid(settings: list[Setting]) -> RenderableType:
     return Padding(grid, (0, 0, 0, 2))
 
 
-def in_full(facts: Facts, cls: type[Method]) -> Group:
+def in_full(listing: Listing) -> Group:
     """One method: what its class and its file say, its numbers, its settings."""
-    module = sys.modules[cls.__module__]
+    [facts] = listing.facts
     parts: list[RenderableType] = [Text.assemble((facts.name, "bold"), f": {facts.paper}\n")]
-    parts += [Text(f"{p}\n") for p in (*_paragraphs(cls), *_paragraphs(module))]
-    parts += [overview([facts]), remarks([facts])]
+    parts += [Text(f"{paragraph}\n") for paragraph in facts.about]
+    parts += [overview([facts]), remarks(listing)]
     if facts.settings:
         parts += [Text("\nSettings, with their defaults\n"), settings_grid(facts.settings)]
-        parts += [Text(f"\n{p}") for p in _paragraphs(cls.Settings)]
-    return Group(*parts, Text(f"\n{module.__file__}", style="dim"))
-
-
-def _paragraphs(documented: object) -> list[str]:
-    """Of a docstring; those without indented lines (equations) may be wrapped."""
-    return [
-        block if re.search(r"^\s", block, re.MULTILINE) else block.replace("\n", " ")
-        for block in (inspect.getdoc(documented) or "").split("\n\n")
-        if block.strip()
-    ]
+        parts += [Text(f"\n{paragraph}") for paragraph in facts.about_settings]
+    return Group(*parts, Text(f"\n{facts.file}", style="dim"))

@@ -1,7 +1,10 @@
 """What `konsil methods` says of a method is what the method says of itself."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +14,8 @@ from rich.console import Console
 from konsil.errors import ConfigError
 from konsil.ingredients.context import MethodSettings, TrainedNetwork, Upload
 from konsil.ingredients.method import METHODS, Method, method
-from konsil.report.methods import facts_of, print_methods
+from konsil.report.method_facts import facts_of, listing
+from konsil.report.methods import known_listing, print_methods, sources_hash
 
 
 @pytest.fixture
@@ -51,7 +55,7 @@ def odd() -> Iterator[type[Method]]:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments, width: int = 80) -> str:
-    print_methods(Console(width=width), *arguments)
+    print_methods(Console(width=width), *arguments, plugged=arguments[:1] == ("odd",))
     return capsys.readouterr().out
 
 
@@ -119,6 +123,44 @@ def test_json_is_for_machines(capsys):
     assert setting["allowed"] == "persist, reset, average"
     [one] = json.loads(printed(capsys, "fedsm", True))
     assert one == found["fedsm"]
+
+
+def test_what_was_said_once_is_known(tmp_path):
+    """The second time no library that trains is imported, and all is as it was."""
+    code = """
+import sys
+from rich.console import Console
+from konsil.report.methods import print_methods
+for arguments in ([None], [None, True], ["fedsm"]):
+    print_methods(Console(width=80), *arguments)
+print(sorted({"torch", "numpy"} & set(sys.modules)), file=sys.stderr)
+"""
+    environment = {**os.environ, "KONSIL_CACHE": str(tmp_path)}
+    done = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for _ in range(2)
+    ]
+    assert [d.stderr.strip() for d in done] == ["['numpy', 'torch']", "[]"]
+    assert done[0].stdout == done[1].stdout
+
+
+def test_the_cache_is_asked_for_these_very_sources(tmp_path, monkeypatch):
+    monkeypatch.setenv("KONSIL_CACHE", str(tmp_path))
+    known = known_listing()
+    assert known == listing()
+    [file] = (tmp_path / "methods").iterdir()
+    assert file.stem == sources_hash()
+    file.write_text("{ torn")
+    assert known_listing() == known  # asked again, and written again
+    assert json.loads(file.read_text())["size"] == known.size
+    monkeypatch.setattr("konsil.report.methods.LIBRARIES", ("torch",))
+    assert sources_hash() != file.stem
 
 
 def test_an_unknown_method_is_refused_by_name(capsys):
