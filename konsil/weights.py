@@ -383,6 +383,10 @@ class BoundNetwork:
         for entry, counter in self._counters:
             counter.copy_(self.flat[entry.span].view(entry.shape))
 
+    def mode(self, training: bool) -> nn.Module:
+        """The network in training or evaluation mode: where it is already, no module is told."""
+        return self.net if self.net.training == training else self.net.train(training)
+
     def weights(self) -> Weights:
         """A copy of what the network holds now, on the CPU."""
         for entry, counter in self._counters:

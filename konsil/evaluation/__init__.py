@@ -24,9 +24,8 @@ def batches(images: Images, device: torch.device) -> Iterator[tuple[Tensor, Tens
 def columns_of(network: BoundNetwork, weights: Weights, images: Images, task: Task) -> Columns:
     """Per-image values of these weights on these images."""
     network.load(weights)
-    network.net.eval()
-    device = network.flat.device
-    return joined([task.columns(network.net(x), y) for x, y in batches(images, device)])
+    net, device = network.mode(training=False), network.flat.device
+    return joined([task.columns(net(x), y) for x, y in batches(images, device)])
 
 
 def joined(pieces: list[dict[str, Tensor]]) -> Columns:

@@ -9,13 +9,13 @@ renamed: it is there whole or not at all, and a damaged one is refused by name.
 
 import json
 import struct
-import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import torch
+import xxhash
 
 from konsil.errors import StateError
 from konsil.files import replacing
@@ -23,8 +23,9 @@ from konsil.weights import KINDS, Group, Layout, Parts, Weights
 
 LENGTH = struct.Struct("<Q")
 METADATA = "__metadata__"
-BEGINNING = b'{"__metadata__": {"checksum": "'  # then eight digits: they are not in the checksum
-CHECKED = LENGTH.size + len(BEGINNING) + 8  # where that begins which the checksum is of
+DIGITS = 16  # of a checksum; they are not in it
+BEGINNING = b'{"__metadata__": {"checksum": "'  # then the digits
+CHECKED = LENGTH.size + len(BEGINNING) + DIGITS  # where that begins which the checksum is of
 Header = dict[str, Any]
 
 
@@ -39,10 +40,11 @@ def unpack(
     """Header and parts of a message; the weights are views of its bytes."""
     data = message if isinstance(message, bytearray) else bytearray(message)
     view = memoryview(data)
-    if view[LENGTH.size : CHECKED - 8] != BEGINNING:
+    if view[LENGTH.size : CHECKED - DIGITS] != BEGINNING:
         raise StateError(f"{source}: not a Konsil message")
     end = LENGTH.size + LENGTH.unpack_from(data)[0]
-    if end > len(data) or view[CHECKED - 8 : CHECKED] != _checksum(view[:8], view[CHECKED:]):
+    given, checked = view[CHECKED - DIGITS : CHECKED], (view[: LENGTH.size], view[CHECKED:])
+    if end > len(data) or given != checksum(*checked):
         raise StateError(f"{source}: damaged: length or checksum is wrong")
     try:
         tensors = json.loads(bytes(view[LENGTH.size : end]))
@@ -86,7 +88,7 @@ def _pieces(header: Header, parts: Parts) -> Iterator[bytes | memoryview]:
     """By hand: the library would make one more copy of all buffers, and has no checksum."""
     layouts = {name: weights.layout for name, weights in parts.items()}
     metadata = {
-        "checksum": "0" * 8,
+        "checksum": "0" * DIGITS,
         "konsil": json.dumps(header),
         "layouts": json.dumps({name: layout.to_json() for name, layout in layouts.items()}),
     }
@@ -94,16 +96,24 @@ def _pieces(header: Header, parts: Parts) -> Iterator[bytes | memoryview]:
     # padding keeps the buffers aligned to 64 bytes, so that they can be used where they lie
     text += b" " * (-(LENGTH.size + len(text)) % 64)
     buffers = [w.flat.contiguous().numpy().data.cast("B") for w in parts.values()]
-    length, (before, after) = LENGTH.pack(len(text)), (text[: len(BEGINNING)], text[CHECKED - 8 :])
-    yield length + before + _checksum(length, after, *buffers) + after
+    length, (before, after) = (
+        LENGTH.pack(len(text)),
+        (text[: len(BEGINNING)], text[CHECKED - LENGTH.size :]),
+    )
+    yield length + before + checksum(length, after, *buffers) + after
     yield from buffers
 
 
-def _checksum(*pieces: bytes | memoryview) -> bytes:
-    checksum = 0
+def _around_the_digits(text: bytes) -> tuple[bytes, bytes]:
+    return text[: len(BEGINNING)], text[len(BEGINNING) + DIGITS :]
+
+
+def checksum(*pieces: bytes | memoryview) -> bytes:
+    """XXH3 of all pieces together: at the speed of memory, where a CRC takes ten times as long."""
+    digest = xxhash.xxh3_64()
     for piece in pieces:
-        checksum = zlib.crc32(piece, checksum)
-    return b"%08x" % checksum
+        digest.update(piece)
+    return digest.hexdigest().encode()
 
 
 def _listing(layouts: Mapping[str, Layout]) -> dict[str, Any]:

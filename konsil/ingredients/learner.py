@@ -52,7 +52,7 @@ class Learner:
         """
         self.bound.load(weights)
         self.bound.grad.zero_()
-        self.bound.net.train()
+        self.bound.mode(training=True)
         if self.optimizer is not None:
             self.optimizer.load(moments)
         self.lr = self.full_lr * rate
@@ -143,7 +143,7 @@ def recompute_statistics(bound: BoundNetwork, batches: Iterable[tuple[Tensor, Te
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # a cumulative mean
-    bound.net.train()
+    bound.mode(training=True)
     for x, _ in batches:
         bound.net(x)
     for layer, momentum in zip(layers, usual, strict=True):

@@ -180,7 +180,7 @@ class Site:
     @staticmethod
     def _loaded(bound: BoundNetwork, weights: Weights) -> Network:
         bound.load(weights)
-        return bound.net.eval()  # type: ignore[return-value]  # here they all are
+        return bound.mode(training=False)  # type: ignore[return-value]  # here they all are
 
     def in_order(self, images: Images) -> Batches:
         """The images of one of the site's splits as they are, one after the other."""

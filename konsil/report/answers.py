@@ -42,7 +42,7 @@ class Panel:
     @cached_property
     def _network(self) -> BoundNetwork:
         network = BoundNetwork(build_network(self.method.context.network), self.device)
-        network.net.eval()
+        network.mode(training=False)
         return network
 
     @cached_property

@@ -148,7 +148,7 @@ class SuperModel:
     def _network(self) -> BoundNetwork:
         network = build_network(NetworkSpec.from_json(self.facts.network))
         bound = BoundNetwork(network, self.device)
-        bound.net.eval()
+        bound.mode(training=False)
         return bound
 
     @torch.no_grad()

@@ -2,7 +2,6 @@
 
 import json
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from konsil.federation.messages import Failure, Reply, Request
 from konsil.federation.plan import Plan
 from konsil.federation.runner import Run, read_plan
 from konsil.federation.server import Server
-from konsil.federation.storage import BEGINNING, CHECKED, LENGTH, pack
+from konsil.federation.storage import BEGINNING, CHECKED, DIGITS, LENGTH, checksum, pack
 from konsil.weights import Layout, Weights
 
 SITES = ["north", "south"]
@@ -63,7 +62,7 @@ def said(**body: Any) -> Forge:
 def signed(text: bytes, body: bytes = b"") -> bytes:
     """A right checksum around whatever somebody put into it."""
     length, rest = LENGTH.pack(len(text)), text[CHECKED - LENGTH.size :]
-    return length + BEGINNING + b"%08x" % zlib.crc32(rest + body, zlib.crc32(length)) + rest + body
+    return length + BEGINNING + checksum(length, rest, body) + rest + body
 
 
 def nested(reply: Reply) -> bytes:
@@ -304,7 +303,7 @@ def closed(content: dict[str, Any], body: bytes) -> bytes:
     metadata = content.get("__metadata__")
     if isinstance(metadata, dict):
         inner = {name: json.dumps(metadata[name]) for name in METADATA if name in metadata}
-        content = content | {"__metadata__": {"checksum": "0" * 8} | metadata | inner}
+        content = content | {"__metadata__": {"checksum": "0" * DIGITS} | metadata | inner}
     return signed(json.dumps(content).encode(), body)
 
 

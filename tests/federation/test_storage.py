@@ -1,7 +1,6 @@
 import errno
 import json
 import os
-import zlib
 from pathlib import Path
 from threading import get_ident
 from typing import Any
@@ -18,7 +17,9 @@ from konsil.federation import storage
 from konsil.federation.storage import (
     BEGINNING,
     CHECKED,
+    DIGITS,
     LENGTH,
+    checksum,
     pack,
     read_parts,
     unpack,
@@ -108,13 +109,13 @@ def test_noise_is_refused(noise: bytes):
 def signed(text: bytes, body: bytes = b"", length: int | None = None) -> bytes:
     """A message with a right checksum around whatever somebody put into it."""
     size = LENGTH.pack(len(text) if length is None else length)
-    checksum = zlib.crc32(text[CHECKED - 8 :] + body, zlib.crc32(size))
-    return size + BEGINNING + b"%08x" % checksum + text[CHECKED - 8 :] + body
+    rest = text[CHECKED - LENGTH.size :]
+    return size + BEGINNING + checksum(size, rest, body) + rest + body
 
 
 def made(tensors: Any = None, body: bytes = b"", **metadata: Any) -> bytes:
     """A message with such metadata, and such tensors in its listing."""
-    known = {"checksum": "0" * 8, "konsil": "{}", "layouts": "{}"} | metadata
+    known = {"checksum": "0" * DIGITS, "konsil": "{}", "layouts": "{}"} | metadata
     shown = {k: v for k, v in known.items() if v is not None}
     return signed(json.dumps({"__metadata__": shown, **(tensors or {})}).encode(), body)
 
