@@ -1,5 +1,6 @@
 """Files that are there whole or not at all, and locks that go with their process."""
 
+import hashlib
 import math
 import os
 import time
@@ -23,16 +24,22 @@ def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
     either way.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing_by_name(path) as part, open(part, "wb") as file:
+        yield file
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+    if durable:
+        _sync_folder(path.parent)
+
+
+@contextmanager
+def replacing_by_name(path: Path) -> Iterator[Path]:
+    """The same for those who open a file themselves: the name to write to."""
     part = path.with_name(f".{path.name}.{os.getpid()}-{get_ident()}.part")  # threads may meet
     try:
-        with open(part, "wb") as file:
-            yield file
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
+        yield part
         os.replace(part, path)
-        if durable:
-            _sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
 
@@ -97,6 +104,23 @@ def remove_parts(folder: Path) -> None:
     """Sweep away what killed processes left half-written, here and in every folder below."""
     for part in folder.rglob(".*.part"):
         part.unlink(missing_ok=True)
+
+
+def store_once(folder: Path, pattern: str) -> None:
+    """Let files of the same bytes in this folder and below lie on the disk once.
+
+    They become names of one file (hard links), so they must be replaced and never written into.
+    Where a disk has no such links they stay as they are.
+    """
+    known: dict[tuple[int, str], Path] = {}
+    for path in sorted(folder.rglob(pattern)):
+        with open(path, "rb") as file:
+            key = path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest()
+        first = known.setdefault(key, path)
+        if path.samefile(first):
+            continue
+        with suppress(OSError), replacing_by_name(path) as part:
+            os.link(first, part)
 
 
 def _sync_folder(folder: Path) -> None:

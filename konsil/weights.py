@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import xxhash
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from konsil.errors import ConfigError, StateError
+from konsil.files import replacing_by_name
 
 Kind = Literal["trainable", "statistic", "counter"]
 Group = Literal["body", "head", "norm"]
@@ -219,6 +221,10 @@ class Weights:
         """The trainable values, as a view."""
         return self.flat[: self.layout.trainable]
 
+    def digest(self) -> str:
+        """Alike for the same bits, and otherwise, as good as certainly, different."""
+        return xxhash.xxh3_128_hexdigest(self.flat.contiguous().numpy().data)
+
     def dot(self, other: Weights) -> float:
         """Inner product of the trainable values, in float64."""
         return float(torch.dot(self.trainable.double(), other.trainable.double()))
@@ -255,7 +261,8 @@ class Weights:
     def save(self, path: Path, **facts: str) -> None:
         """A safetensors file with every entry under its own name, and the layout beside it."""
         tensors = {e.name: self._typed(e).contiguous() for e in self.layout.entries}
-        save_file(tensors, path, {"layout": json.dumps(self.layout.to_json()), **facts})
+        with replacing_by_name(path) as part:
+            save_file(tensors, part, {"layout": json.dumps(self.layout.to_json()), **facts})
 
     def _typed(self, entry: Entry) -> Tensor:
         values = self.flat[entry.span].view(entry.shape)

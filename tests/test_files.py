@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from konsil.files import locked, remove_parts, replacing, take_lock, write_text
+from konsil.files import locked, remove_parts, replacing, store_once, take_lock, write_text
 
 processes = multiprocessing.get_context("fork")
 
@@ -31,6 +31,33 @@ def test_what_a_kill_left_is_swept_away(tmp_path):
     (tmp_path / ".file.123.part").write_text("hal")
     remove_parts(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_equal_files_lie_on_the_disk_once(tmp_path):
+    contents = {"a/x.bin": b"one", "b/x.bin": b"one", "b/y.bin": b"two", "b/z.txt": b"one"}
+    for name, content in contents.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    for _ in range(2):  # the second time there is nothing to do
+        store_once(tmp_path, "*.bin")
+        assert {n: (tmp_path / n).read_bytes() for n in contents} == contents
+        assert (tmp_path / "a/x.bin").samefile(tmp_path / "b/x.bin")
+        assert len({(tmp_path / n).stat().st_ino for n in contents}) == 3  # text was not asked for
+    assert len([p for p in tmp_path.rglob("*") if p.is_file()]) == 4
+    with replacing(tmp_path / "a/x.bin") as file:  # a name that is replaced leaves the other
+        file.write(b"new")
+    assert (tmp_path / "b/x.bin").read_bytes() == b"one"
+
+
+def test_a_disk_without_links_keeps_the_copies(tmp_path, monkeypatch):
+    def refused(*names):
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    for name in ("x", "y"):
+        (tmp_path / name).write_bytes(b"same")
+    store_once(tmp_path, "*")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"x": b"same", "y": b"same"}
 
 
 def count_up(folder, times):

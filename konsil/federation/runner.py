@@ -24,7 +24,7 @@ from konsil.federation.plan import NOT_NUMBERS, Job, Plan
 from konsil.federation.questions import CHECKPOINTS
 from konsil.federation.server import Record, Server
 from konsil.federation.state import StateFiles
-from konsil.files import remove_parts, take_lock, write_text
+from konsil.files import remove_parts, store_once, take_lock, write_text
 from konsil.observers.eventlog import EventLog
 from konsil.version import __version__
 
@@ -138,6 +138,8 @@ class Run:
         write_text(self._result_path(job), json.dumps(result))
         self.write_results()
         self._forget_state(job)
+        # the best round may be the last, and the super model has the sites' best specialists
+        store_once(self.folder / job.name, "*.safetensors")
         average = "val", CLIENT_AVERAGE, server.method.context.task.main_metric
         best: list[Row] = result["best"]
         score = {r.role: r.value for r in best if (r.split, r.site, r.metric) == average}

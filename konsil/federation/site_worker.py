@@ -7,7 +7,6 @@ from pathlib import Path
 
 from konsil.data import test_images, training_data
 from konsil.errors import StateError
-from konsil.evaluation import columns_of
 from konsil.evaluation.routing import calibration, described, routed_columns, rule_scores
 from konsil.federation.compute import prepare_process
 from konsil.federation.keeping import kept
@@ -182,7 +181,7 @@ class SiteWorker:
             columns = routed_columns(model, images, task, request.site)
         else:
             answering = self._answering(request, asked)
-            columns = columns_of(self._networks.evaluator, answering, images, task)
+            columns = self._networks.columns((request.site, asked.split), answering, images)
         plain = {name: values.tolist() for name, values in columns.items()}
         return _reply(request, EvaluateReply.read({"images": len(images), "columns": plain}))
 

@@ -4,13 +4,12 @@ from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from konsil.config import ComputeConfig
 from konsil.data import Images, TrainingData, augmented
-from konsil.evaluation import batches, columns_of
+from konsil.evaluation import Columns, batches, columns_of
 from konsil.ingredients.context import Context, TrainedNetwork, Upload, moments_of
 from konsil.ingredients.learner import Learner, recompute_statistics
 from konsil.networks import Network, build_network
@@ -18,6 +17,7 @@ from konsil.randomness import generator
 from konsil.weights import BoundNetwork, Parts, Weights
 
 Batches = Iterator[tuple[Tensor, Tensor]]
+REMEMBERED = 1000  # evaluations of one process: numbers of some kilobytes each
 
 
 class Networks:
@@ -31,6 +31,7 @@ class Networks:
         self.device = torch.device(compute.device)
         self._learners: dict[str, Learner] = {}
         self._frozen: dict[str, BoundNetwork] = {}
+        self._columns: dict[tuple[str, str, str], Columns] = {}  # the oldest first
 
     def build(self, name: str) -> nn.Module:
         """The network that is trained under this name; under any other, one of the task."""
@@ -50,6 +51,20 @@ class Networks:
         if slot not in self._frozen:
             self._frozen[slot] = BoundNetwork(self.build(slot), self.device)
         return self._frozen[slot]
+
+    def columns(self, of: tuple[str, str], weights: Weights, images: Images) -> Columns:
+        """Per-image values of these weights on the images of a site's split (`of`).
+
+        What has been asked before is known: the last model is validated when the rounds are over
+        and evaluated afterwards, and may be the best.
+        """
+        asked = *of, weights.digest()
+        if asked not in self._columns:
+            found = columns_of(self.evaluator, weights, images, self.context.task)
+            self._columns[asked] = found
+            if len(self._columns) > REMEMBERED:
+                del self._columns[next(iter(self._columns))]
+        return self._columns[asked]
 
     @property
     def evaluator(self) -> BoundNetwork:
@@ -145,9 +160,9 @@ class Site:
                 x, y = images.batch(index, self._networks.device)
                 yield index, *augmented(x, y, noise, training)
 
-    def columns(self, weights: Weights) -> dict[str, np.ndarray]:
+    def columns(self, weights: Weights) -> Columns:
         """Per-image validation values of these weights."""
-        return columns_of(self._networks.evaluator, weights, self.validation, self.task)
+        return self._networks.columns((self.name, "val"), weights, self.validation)
 
     def score(self, weights: Weights) -> float:
         """The main metric of these weights on the site's validation split."""

@@ -149,6 +149,23 @@ def test_judging_leaves_the_evaluator_out_of_training(make_plan):
     assert trained(False).equals(trained(True))
 
 
+def test_what_was_evaluated_is_known(make_plan):
+    """Of the same weights on the same images, and of no others."""
+    site = site_of(make_plan(training={"batch_size": 4}))
+    first = site.context.initial(site.context.network)
+    other = first * 0.5
+    passes = []
+    site._networks.evaluator.net.register_forward_hook(lambda *_: passes.append(1))
+    expected = [site.score(first), site.score(other)]
+    once = len(passes)
+    assert once == 2
+    assert [site.score(first.clone()), site.score(other)] == expected
+    assert len(passes) == once
+    elsewhere = site._networks.columns(("south", "test"), first, site.training)
+    assert len(elsewhere[site.task.main_metric]) == len(site.training)
+    assert len(passes) > once
+
+
 def orders(purpose: str, epochs: int = 1) -> list[int]:
     linear = toy.Linear("fedavg", hand.two_clouds())
     site = linear.site("b", 1, {})
