@@ -96,6 +96,19 @@ def test_loss_is_a_mean_over_images():
     assert torch.allclose(task.loss(logits, y), single.mean())
 
 
+@pytest.mark.parametrize("loss", ["dice", "dice_ce"])
+def test_the_losses_of_single_images(loss):
+    task = Segmentation(["disc", "cup"], SegmentationSettings(loss=loss))
+    logits, y = torch.randn(4, 2, 8, 8), torch.rand(4, 2, 8, 8).round()
+    single = [task.loss(logits[i : i + 1], y[i : i + 1]).item() for i in range(4)]
+    assert task.losses(logits, y).tolist() == pytest.approx(single, rel=1e-5)
+
+
+def test_an_empty_mask_that_is_surely_empty_costs_nothing():
+    logits = torch.full((1, 1, 2, 2), -200.0)  # whose probability is 0 in float32
+    assert Segmentation(["x"]).loss(logits, torch.zeros(1, 1, 2, 2)).item() == pytest.approx(0)
+
+
 def test_probabilities_are_each_structures_own():
     probabilities = Segmentation(["disc", "cup"]).probabilities(torch.zeros(1, 2, 2, 2))
     assert torch.equal(probabilities, torch.full((1, 2, 2, 2), 0.5))
