@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -65,7 +65,7 @@ def run(
     console = Console(quiet=quiet)
     folder = run_folder(checked, out)
     with settings_kept():
-        plan, federation = prepare(checked, resume, console)
+        plan, federation = prepare(checked, resume, console, folder)
         try:
             return train(plan, federation, folder, resume, console)
         except KeyboardInterrupt as stop:
@@ -78,8 +78,13 @@ def run_folder(experiment: Experiment, out: str | Path | None) -> Path:
     return Path("runs") / experiment.name if out is None else Path(out)
 
 
-def prepare(experiment: Experiment, resume: bool, console: Console) -> tuple[Plan, Federation]:
-    """Check everything, read the federation and print the plan: what is done before round 1."""
+def prepare(
+    experiment: Experiment, resume: bool, console: Console, folder: Path | None = None
+) -> tuple[Plan, Federation]:
+    """Check everything, read the federation and print the plan: what is done before round 1.
+
+    A run in `folder` that is resumed goes on computing as it did.
+    """
     with _status(console, "starting"):
         from konsil.federation.plan import Plan, load_choices
         from konsil.report.plan import print_plan
@@ -88,8 +93,21 @@ def prepare(experiment: Experiment, resume: bool, console: Console) -> tuple[Pla
         _refuse_methods_of_this_session(experiment, resume)
     federation = _opened(experiment.federation, experiment.task, console)
     plan = Plan.of(experiment, federation)
+    if experiment.performance == "auto":
+        plan = _fastest(plan, folder if resume else None, console)
     print_plan(console, plan, federation.warnings)
     return plan, federation
+
+
+def _fastest(plan: Plan, folder: Path | None, console: Console) -> Plan:
+    """The plan that computes as this machine does it fastest; says what was tried."""
+    with _status(console, "trying how this machine computes fastest"):
+        from konsil.federation.performance import with_performance
+
+        trial = with_performance(plan, folder)
+    for line in trial.lines:
+        console.print(f"performance: {line}", highlight=False, markup=False, soft_wrap=True)
+    return replace(plan, experiment=trial.experiment)
 
 
 def train(
@@ -170,7 +188,8 @@ def pretraining(
     from konsil.tasks import targets_of
 
     load_plugins(experiment.plugins)  # they may hold the task
-    given, kept = experiment.federation, ("task", "network", "training", "compute", "plugins")
+    given = experiment.federation
+    kept = ("task", "network", "training", "compute", "performance", "plugins")
     known = "channels" in given.model_fields_set  # then the images need not be here
     channels = given.channels if known else find_source(given, experiment.task).channels_read()
     classes = targets_of(experiment.task) == "classes"

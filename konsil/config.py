@@ -34,6 +34,7 @@ SOURCES = ("synthetic", "folder", "csv", "file")
 PLACES = ("folder", "csv", "file", "cache", "cache_limit")  # where data lie changes no number
 CACHE_LIMIT = "50 GB"  # of decoded images, unless said otherwise
 DEVICES = ("cpu", "cuda", "mps")
+Precision = Literal["float32", "bf16", "fp16", "auto"]
 Targets = Literal["masks", "classes"]  # what a task learns from: a mask a structure, or a class
 # Keys of `training` that make it plain, for tests and benchmarks: one rate, images as they are.
 PLAIN = {"schedule": "constant", "augment": "none"}
@@ -292,6 +293,9 @@ class ComputeConfig(Block):
         str, must(lambda d: d.split(":")[0] in DEVICES, "must be cpu, cuda, cuda:N or mps")
     ] = "cpu"
     threads: int = Field(1, ge=1)  # threads a site
+    # of forward and backward passes in training; weights and answers are float32 always
+    precision: Precision = "float32"
+    memory_format: Literal["contiguous", "channels_last"] = "contiguous"
 
 
 class MethodConfig(Chosen):
@@ -340,6 +344,7 @@ class Experiment(Block):
     server: ServerConfig = ServerConfig()
     engine: EngineConfig = EngineConfig()
     compute: ComputeConfig = ComputeConfig()
+    performance: Literal["plain", "auto"] = "plain"  # auto: what `compute` leaves open, by a trial
     # Python files with methods, networks, tasks of your own
     plugins: Annotated[list[Path], _alone(str, Path), AfterValidator(_absolute)] = []
 
@@ -349,6 +354,10 @@ class Experiment(Block):
         twice = sorted({t for t in titles if titles.count(t) > 1})
         if twice:
             raise ValueError(f"methods: {twice[0]} stands twice; give one of them a label")
+        if self.compute.precision == "auto" and self.performance != "auto":
+            raise ValueError(
+                "compute.precision = 'auto': only a trial tells; say performance: auto"
+            )
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds = {self.seeds}: every seed once")
         return self

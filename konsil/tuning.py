@@ -8,7 +8,7 @@ ordinary run folder below the search's.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -151,9 +151,12 @@ def tune(search: Search, folder: Path, resume: bool, console: Console) -> dict[s
         raise RunError(
             f"{folder}: not empty; add --resume to go on with a search, or choose another --out"
         )
-    plan, federation = api.prepare(search.experiment, resume, console)
+    stages = search.stages()
+    plan, federation = api.prepare(search.experiment, resume, console, folder / stages[0].folder)
+    if search.experiment.performance == "auto":  # what was found is that of every try
+        stages = replace(search, experiment=plan.experiment).stages()
     console.print(search.in_words(), highlight=False, markup=False)
-    tries = [(s.folder, Plan.of(s.experiment, federation)) for s in search.stages()]
+    tries = [(s.folder, Plan.of(s.experiment, federation)) for s in stages]
     for name, tried in tries:
         api.train(tried, federation, folder / name, resume, console, search=True)
     return _concluded(search, folder, plan, console)

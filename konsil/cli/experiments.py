@@ -49,7 +49,7 @@ def run(
 
     checked = read_experiment(experiment, set_ or [], plugin or [])
     folder = api.run_folder(checked, out)
-    plan, federation = api.prepare(checked, resume, console)
+    plan, federation = api.prepare(checked, resume, console, folder)
     if dry_run:
         return
     with _resumable(folder):

@@ -111,6 +111,11 @@ class Over(Said):
 
 def without_places(experiment: Experiment) -> dict[str, Any]:
     """The experiment as it travels: no path of anybody's disk."""
+    if experiment.performance == "auto":
+        raise ConfigError(
+            "performance = 'auto': a trial on one machine says nothing of the hospitals' others; "
+            "between them say compute.memory_format and compute.precision"
+        )
     plain: dict[str, Any] = experiment.model_dump(mode="json", by_alias=True, exclude_unset=True)
     plain.pop("plugins", None)
     if content := initial_content(experiment):

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from konsil.config import PLACES, Experiment, MethodConfig, TrainingConfig
+from konsil.config import PLACES, ComputeConfig, Experiment, MethodConfig, TrainingConfig
 from konsil.errors import ConfigError
 from konsil.ingredients.context import Context
 from konsil.ingredients.method import Method, make_method, method_class, method_settings
@@ -207,6 +207,12 @@ class Plan:
             }
             for m in self.experiment.methods
         ]
+        del plain["performance"]  # what it found is in `compute` by now
+        usual = ComputeConfig().model_dump(mode="json")
+        for key in ("precision", "memory_format"):
+            # a plan that computes as all did before there was a choice is the same as then
+            if plain["compute"][key] == usual[key]:
+                del plain["compute"][key]
         plain["task"] |= task_settings(self.experiment.task).model_dump(mode="json", by_alias=True)
         plain["network"] = _network(self.experiment).settings()
         if self.experiment.network.initial is not None:

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from konsil.config import TrainingConfig
+from konsil.config import Precision, TrainingConfig
 from konsil.ingredients.optimizers import make_optimizer, moments_layout
 from konsil.weights import BoundNetwork, Weights
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+SCALES = {"fp16": 2.0**12}  # fixed, so that a round depends on nothing but its weights and batches
 
 
 class Learner:
@@ -26,10 +29,12 @@ class Learner:
         training: TrainingConfig,
         lr: float | None = None,
         only: Collection[str] | None = None,
+        precision: Precision = "float32",
     ) -> None:
         self.bound = bound
         self.full_lr = self.lr = lr or training.lr
         self.clip = training.clip
+        self.precision, self.scale = precision, SCALES.get(precision, 1.0)
         self.device = bound.flat.device
         # views: what changes in them changes the network
         self.parameters = bound.trainable  # the trainable values
@@ -60,11 +65,20 @@ class Learner:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The network's logits."""
-        return self.bound.net(x)
+        with self._autocast():
+            logits = self.bound.net(x)
+        return logits.float()
 
     def with_features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The network's logits, and of the same pass one vector an image."""
-        return self.bound.net.with_features(x)  # type: ignore[operator]  # networks have it
+        with self._autocast():
+            found = self.bound.net.with_features(x)  # type: ignore[operator]  # networks have it
+        return found[0].float(), found[1].float()
+
+    def _autocast(self) -> torch.autocast:
+        """Inside, convolutions and the like compute in the learner's precision."""
+        kind = DTYPES.get(self.precision)
+        return torch.autocast(self.device.type, kind, enabled=kind is not None)
 
     def step(self, loss: Tensor) -> None:
         """One optimiser step along the gradient of `loss`."""
@@ -72,8 +86,20 @@ class Learner:
         self.apply()
 
     def accumulate(self, loss: Tensor) -> None:
-        """Add the gradient of `loss` to what is there, without a step."""
-        loss.backward()
+        """Add the gradient of `loss` to what is there, without a step.
+
+        Half precision has no room for small gradients: they are computed `scale` times as large. A
+        batch whose gradient is then too large for it counts for nothing.
+        """
+        if self.scale == 1:
+            loss.backward()
+            return
+        before = self.grad.clone()
+        self.grad.zero_()
+        (self.scale * loss).backward()
+        self.grad.div_(self.scale).add_(before)
+        if not self.grad.isfinite().all():
+            self.grad.copy_(before)
 
     def apply(self) -> None:
         """One optimiser step along the gradient that is there."""

@@ -12,7 +12,7 @@ from konsil.data import Images, TrainingData, augmented
 from konsil.evaluation import Columns, batches, columns_of
 from konsil.ingredients.context import Context, TrainedNetwork, Upload, moments_of
 from konsil.ingredients.learner import Learner, recompute_statistics
-from konsil.networks import Network, build_network
+from konsil.networks import Network, arranged, build_network
 from konsil.randomness import generator
 from konsil.weights import BoundNetwork, Parts, Weights
 
@@ -28,7 +28,7 @@ class Networks:
     ) -> None:
         self.context = context
         self.trained = trained
-        self.device = torch.device(compute.device)
+        self.compute, self.device = compute, torch.device(compute.device)
         self._learners: dict[str, Learner] = {}
         self._frozen: dict[str, BoundNetwork] = {}
         self._columns: dict[tuple[str, str, str], Columns] = {}  # the oldest first
@@ -36,14 +36,17 @@ class Networks:
     def build(self, name: str) -> nn.Module:
         """The network that is trained under this name; under any other, one of the task."""
         trained = self.trained.get(name)
-        return build_network(trained.spec if trained else self.context.network)
+        network = build_network(trained.spec if trained else self.context.network)
+        return arranged(network, self.compute.memory_format)
 
     def learner(self, name: str) -> Learner:
         """The learner of that name, made when it is first needed."""
         if name not in self._learners:
             bound, trained = BoundNetwork(self.build(name), self.device), self.trained[name]
             training = self.context.training
-            self._learners[name] = Learner(bound, training, trained.lr, trained.only)
+            self._learners[name] = Learner(
+                bound, training, trained.lr, trained.only, self.compute.precision
+            )
         return self._learners[name]
 
     def frozen(self, slot: str) -> BoundNetwork:

@@ -4,7 +4,7 @@ Raw images in [0, 1] go in, logits come out. Nothing here knows about training, 
 super model needs only this package.
 """
 
-from konsil.networks.build import Network, build_network, decoder_of
+from konsil.networks.build import Network, arranged, build_network, decoder_of
 from konsil.networks.layers import PerImageNorm
 from konsil.networks.spec import (
     NETWORKS,
@@ -21,6 +21,7 @@ __all__ = [
     "Network",
     "NetworkSpec",
     "PerImageNorm",
+    "arranged",
     "build_network",
     "check_spec",
     "decoder_of",

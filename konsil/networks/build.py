@@ -30,10 +30,12 @@ class Network(nn.Module):
         self.entry = PerImageNorm() if normalise else nn.Identity()
         self.net = net
         self.deepest = deepest
+        self.memory_format = torch.contiguous_format  # in which the network computes
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits of raw images in [0, 1]."""
-        logits: Tensor = self.net(self.entry(images))
+        x = self.entry(images).contiguous(memory_format=self.memory_format)
+        logits: Tensor = self.net(x)
         return logits
 
     def features(self, images: Tensor) -> Tensor:
@@ -66,6 +68,13 @@ def build_network(spec: NetworkSpec) -> Network:
         options["width"] = spec.width
     net = kind.build(spec.in_channels, spec.outputs, **options)
     return Network(net, spec.normalise, kind.deepest)
+
+
+def arranged(network: Network, memory_format: str) -> Network:
+    """The network, to compute in this memory format: `contiguous` or `channels_last`."""
+    if memory_format == "channels_last":
+        network.memory_format = torch.channels_last
+    return network
 
 
 class Watched:

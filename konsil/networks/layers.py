@@ -53,7 +53,7 @@ class _PReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, slope: Tensor) -> Tensor:
         ctx.save_for_backward(x, slope)
-        return functional.prelu(x, slope)
+        return functional.prelu(x, slope.to(x.dtype))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,7 +63,7 @@ class _PReLU(torch.autograd.Function):
             return torch.where(below, slope * grad, grad), (x * grad)[below].sum().view(1)
         to_x = torch.ops.aten.leaky_relu_backward(grad, x, float(slope), False)
         # summed in the order and by the kernel that torch takes, from a tensor of its shape
-        to_slope = x.clamp(max=0).mul_(grad).sum_to_size([1] * x.dim())
+        to_slope = x.clamp(max=0).mul_(grad).to(slope.dtype).sum_to_size([1] * x.dim())
         return to_x, to_slope.view(1)
 
 

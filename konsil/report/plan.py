@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from konsil.config import ComputeConfig
 from konsil.federation.plan import Plan, own_training
 from konsil.ingredients.method import Method
 from konsil.tasks import task_settings
@@ -53,8 +54,15 @@ def headline(plan: Plan) -> str:
         f"augmentation {t.augment}{strength}\n"
         f"{e.rounds} rounds of {t.local_epochs} local epoch(s), batch {t.batch_size}, "
         f"{t.optimizer} {t.lr:g}{falling}{pushed}, seeds {', '.join(map(str, e.seeds))}; {engine}, "
-        f"{e.compute.device}, {e.compute.threads} thread(s) a site"
+        f"{e.compute.device}, {e.compute.threads} thread(s) a site{other_ways(plan)}"
     )
+
+
+def other_ways(plan: Plan) -> str:
+    """In what other than the plain way a site computes."""
+    plain, own = ComputeConfig(), plan.experiment.compute
+    keys = ("precision", "memory_format")
+    return "".join(f", {getattr(own, k)}" for k in keys if getattr(own, k) != getattr(plain, k))
 
 
 def own_training_lines(plan: Plan) -> Iterator[str]:

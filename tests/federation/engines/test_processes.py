@@ -180,12 +180,13 @@ def test_workers_end_with_their_coordinator(trio, tmp_path):
     assert worker.process.poll() == 0
 
 
-RECIPE = {  # every setting of training and server beyond the plain ones, at once
+RECIPE = {  # every setting of training, server and compute beyond the plain ones, at once
     "training": {
         "batch_size": 2, "optimizer": "adamw", "schedule": "cosine", "warmup": 1, "clip": 0.5,
         "augment": "strong", "augment_flips": "both", "keep": "ema", "weight_decay": 0.01,
     },
     "server": {"momentum": "auto", "weights": "equal", "fraction": 0.6},
+    "compute": {"precision": "bf16", "memory_format": "channels_last"},
     "methods": [{"name": "fedsm", "lambda": "auto"}, "fedsoup", "scaffold", "fedper"],
     "rounds": 3,
 }  # fmt: skip
