@@ -5,6 +5,7 @@ costs every worker process one to two seconds, and keep a state a tensor, where 
 buffer.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
 
@@ -28,7 +29,7 @@ def moments_layout(layout: Layout, optimizer: str) -> Layout:
     return Layout.build(items)
 
 
-class FlatOptimizer:
+class FlatOptimizer(ABC):
     """Moves parameters along their gradients; each of its moments is one buffer for all of them."""
 
     def __init__(self, parameters: Sequence[Tensor], layout: Layout) -> None:
@@ -52,9 +53,9 @@ class FlatOptimizer:
             result[name].copy_(own)
         return result
 
+    @abstractmethod
     def step(self, lr: float) -> None:
-        """Move all parameters."""
-        raise NotImplementedError
+        """Move all parameters, the moments with them."""
 
     def views(self, moment: str) -> list[Tensor]:
         """A moment's part of each parameter."""
