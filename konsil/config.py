@@ -255,11 +255,17 @@ class ServerConfig(Block):
     # beta of the server's momentum under every averaged part; auto: by the number of sites
     momentum: float | Literal["auto"] = 0.0
     weights: Literal["images", "equal"] = "images"  # what a site's model counts in a mean
+    compression: Literal["none", "bf16", "int8"] = "none"  # of what sites send
     fraction: float = Field(1.0, gt=0, le=1)  # of the sites that a round asks, drawn anew each time
     on_bad_upload: Literal["skip", "stop"] = "stop"
     max_rms: float = Field(1e3, gt=0)  # root mean square of a part's values
     absences: dict[str, list[int]] = {}  # simulate drop-outs: site -> rounds it misses
     means_only: bool = False  # a promise: methods that need single models are refused
+
+    @property
+    def coding(self) -> Literal["bf16", "int8"] | None:
+        """How uploads are packed, if they are."""
+        return None if self.compression == "none" else self.compression
 
     def asked(self, sites: int) -> int:
         """How many of so many sites a round asks."""

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite, sqrt
 from pathlib import Path
 
 from konsil.config import ServerConfig
 from konsil.errors import StateError, UploadRefused
+from konsil.federation.compression import unpack_parts
 from konsil.federation.messages import (
     BadMessage,
     Reply,
@@ -62,9 +63,14 @@ class Intake:
         self.missing: dict[str, str] = {}  # site -> why
         self._means = {name: WeightedMean(layout) for name, layout in layouts.items()}
 
-    def accept(self, reply: Reply) -> None:
-        """Take one upload, or refuse it by name; a refused one changes nothing."""
+    def accept(self, reply: Reply, sent: Parts | None = None) -> None:
+        """Take one upload, or refuse it by name; a refused one changes nothing.
+
+        `sent`: the parts that the site was sent, which a packed upload is a difference to.
+        """
         try:
+            parts = unpack_parts(reply.parts, self.layouts, sent or {}, self.config.coding)
+            reply = replace(reply, parts=parts)
             self._check(reply)
         except BadMessage as wrong:
             raise UploadRefused(

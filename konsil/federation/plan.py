@@ -208,6 +208,8 @@ class Plan:
             for m in self.experiment.methods
         ]
         del plain["performance"]  # what it found is in `compute` by now
+        if plain["server"]["compression"] == "none":  # the same as before there was any
+            del plain["server"]["compression"]
         usual = ComputeConfig().model_dump(mode="json")
         for key in ("precision", "memory_format"):
             # a plan that computes as all did before there was a choice is the same as then

@@ -20,7 +20,7 @@ from konsil.federation.plan import Job, Plan
 from konsil.federation.storage import read_parts, write_parts
 from konsil.ingredients.context import Means, Shared
 from konsil.randomness import generator
-from konsil.weights import Weights
+from konsil.weights import Parts, Weights
 
 Notify = Callable[..., None]
 RECORD = "record.safetensors"
@@ -143,8 +143,9 @@ class Server:
         for site in sorted(away):
             self._miss(intake, site, number, "absent by the experiment's plan")
         present = [r for r in requests if r.site not in away]
+        sent = {request.site: request.parts for request in present}
         for answer in self.engine.exchange(present, self.config.deadline):
-            self._take(intake, answer, number)
+            self._take(intake, answer, number, sent.get(answer.site, {}))
         self._enough(intake, number)
         return intake
 
@@ -164,12 +165,12 @@ class Server:
         order = torch.randperm(len(sites), generator=stream)
         return [sites[place] for place in order[: self.config.asked(len(sites))]]
 
-    def _take(self, intake: Intake, answer: Reply | Failure, number: int) -> None:
+    def _take(self, intake: Intake, answer: Reply | Failure, number: int, sent: Parts) -> None:
         if isinstance(answer, Failure):
             self._miss(intake, answer.site, number, answer.reason)
             return
         try:
-            intake.accept(answer)
+            intake.accept(answer, sent)
             self.notify("site_done", round=number, site=answer.site)
         except UploadRefused as refusal:
             self.notify("upload_refused", round=number, site=answer.site, reason=str(refusal))

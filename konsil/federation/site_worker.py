@@ -8,6 +8,7 @@ from pathlib import Path
 from konsil.data import test_images, training_data
 from konsil.errors import StateError
 from konsil.evaluation.routing import calibration, described, routed_columns, rule_scores
+from konsil.federation.compression import pack_upload
 from konsil.federation.compute import prepare_process
 from konsil.federation.keeping import kept
 from konsil.federation.messages import (
@@ -109,6 +110,8 @@ class SiteWorker:
                 upload = method.local(site, shared)
                 site.finish_learners(upload)
         check_finite(site, upload)
+        if (coding := self.plan.experiment.server.coding) is not None:
+            pack_upload(upload, request.parts, state.private, coding)
         images = site.validation_images if asked.validation else 0
         said = {"measures": measures, "images": images, "weights": upload.weights}
         state.reply = RoundReply.read(said)  # a score that is not finite is found here

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from konsil.config import ComputeConfig
+from konsil.federation.compression import Coding, packed_layouts
 from konsil.federation.plan import Plan, own_training
 from konsil.ingredients.method import Method
 from konsil.tasks import task_settings
@@ -25,7 +26,7 @@ def print_plan(console: Console, plan: Plan, warnings: Sequence[str] = ()) -> No
     for line in own_training_lines(plan):
         console.print(line, highlight=False, markup=False)
     console.print(sites_table(plan))
-    console.print(traffic_table(methods))
+    console.print(traffic_table(methods, e.server.coding))
     notes = [*warnings, *(f"{t}: {w}" for t, m in methods.items() for w in m.warnings())]
     if e.server.deadline and e.engine.name == "inprocess":
         notes.append("server.deadline means nothing to the inprocess engine")
@@ -112,7 +113,7 @@ def sites_table(plan: Plan) -> Table:
     return table
 
 
-def traffic_table(methods: dict[str, Method]) -> Table:
+def traffic_table(methods: dict[str, Method], coding: Coding | None = None) -> Table:
     """What a site receives and sends in a round, and what the server sees of it."""
     table = Table(
         "method", "parts, in values", "a site receives", "sends", "the server sees",
@@ -122,9 +123,11 @@ def traffic_table(methods: dict[str, Method]) -> Table:
         initial = method.initial_parts()
         received = method.sent(method.context.sites[0], initial)
         down = {n: p.layout.size for n, p in received.items()}
-        up = {n: lay.size for n, lay in method.uploads(initial).items()}
+        uploads = method.uploads(initial)
+        up = {n: lay.size for n, lay in uploads.items()}
+        sizes = {n: lay.size for n, lay in packed_layouts(uploads, received, coding).items()}
         parts = ", ".join(f"{n} {_count(v)}" for n, v in {**down, **up}.items()) or "-"
-        traffic = ("-", "-") if method.pooled else (_bytes(down), _bytes(up))
+        traffic = ("-", "-") if method.pooled else (_bytes(down), _bytes(sizes))
         table.add_row(title, parts, *traffic, sees(method, list(up)))
     return table
 

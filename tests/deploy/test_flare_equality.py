@@ -129,7 +129,7 @@ def test_the_same_bits_with_every_setting_of_a_recipe(patients, tmp_path):
         "keep": "ema",
         "clip": 1,
     }
-    server = {"momentum": "auto", "weights": "equal", "fraction": 0.6}
+    server = {"momentum": "auto", "weights": "equal", "fraction": 0.6, "compression": "int8"}
     raw = plain.model_dump(mode="json", exclude_unset=True)
     e = check_experiment(raw | {"training": training, "server": server}, "test")
     deploy_local(e, tmp_path / "deployed", lambda _: None)

@@ -185,7 +185,7 @@ RECIPE = {  # every setting of training, server and compute beyond the plain one
         "batch_size": 2, "optimizer": "adamw", "schedule": "cosine", "warmup": 1, "clip": 0.5,
         "augment": "strong", "augment_flips": "both", "keep": "ema", "weight_decay": 0.01,
     },
-    "server": {"momentum": "auto", "weights": "equal", "fraction": 0.6},
+    "server": {"momentum": "auto", "weights": "equal", "fraction": 0.6, "compression": "int8"},
     "compute": {"precision": "bf16", "memory_format": "channels_last"},
     "methods": [{"name": "fedsm", "lambda": "auto"}, "fedsoup", "scaffold", "fedper"],
     "rounds": 3,
