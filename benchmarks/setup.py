@@ -23,6 +23,8 @@ class Scale:
     images: dict[str, int]  # of the synthetic retina federation, site by site
     size: int  # pixels a side
     small_size: int
+    plain_images: dict[str, int]  # where Konsil is held against a plain loop
+    plain_goals: dict[int, float]  # pixels -> what share of that loop's time it may take
     threads: int  # of a process that has the machine to itself
     network: dict[str, Any]  # the experiment file's block
     mean_network: str
@@ -44,6 +46,8 @@ FULL = Scale(
     images=dict(synthetic.FEDERATIONS["retina"].images),
     size=128,
     small_size=64,
+    plain_images={"aster": 64, "birch": 48, "cedar": 32, "dahlia": 32, "elm": 32, "fir": 32},
+    plain_goals={64: 0.85, 128: 0.85, 256: 0.7},
     threads=2,
     network={},
     mean_network="unet_classic",
@@ -64,6 +68,8 @@ QUICK = Scale(
     images={"aster": 8, "birch": 8},
     size=32,
     small_size=32,
+    plain_images={"aster": 8, "birch": 8},
+    plain_goals={32: 0.85},
     threads=1,  # two would wait for each other on a busy machine, and a test is run on any
     network={"name": "unet", "width": 2},
     mean_network="unet_classic",
@@ -97,9 +103,11 @@ class Setup:
         engine: dict[str, Any] | None = None,
         federation: dict[str, Any] | None = None,
         validate: bool = True,
+        images: dict[str, int] | None = None,
     ) -> Plan:
         """An experiment of plain training, else every default, on the retina unless told."""
-        data = federation or {"synthetic": "retina", "images": self.scale.images}
+        counts = images or self.scale.images
+        data = federation or {"synthetic": "retina", "images": counts}
         raw = {
             "name": "benchmark",
             "federation": {
