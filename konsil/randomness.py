@@ -42,6 +42,16 @@ def global_stream(*names: object) -> Iterator[None]:
     """Seed torch's global generator (initial weights, dropout) and put it back afterwards."""
     import torch
 
-    with torch.random.fork_rng():
-        torch.manual_seed(derive(*names))
+    if torch.cuda.is_available() or torch.backends.mps.is_available():
+        with torch.random.fork_rng():
+            torch.manual_seed(derive(*names))
+            yield
+        return
+    # Where there is no GPU `torch.manual_seed` notes where it was called from, for the day that
+    # one appears: two milliseconds, as much as a site of ten images trains.
+    own = torch.default_generator.get_state()
+    try:
+        torch.default_generator.manual_seed(derive(*names))
         yield
+    finally:
+        torch.default_generator.set_state(own)

@@ -139,14 +139,14 @@ class Server:
         intake = Intake(
             requests[0], self.roster, layouts, self.config, keep, waiting, self.method.wrong_upload
         )
-        away = {s for s in self.roster if kind == "round" and self._away(s, number)}
+        away = self._away(number) if kind == "round" else set()
         for site in sorted(away):
             self._miss(intake, site, number, "absent by the experiment's plan")
         present = [r for r in requests if r.site not in away]
         sent = {request.site: request.parts for request in present}
         for answer in self.engine.exchange(present, self.config.deadline):
             self._take(intake, answer, number, sent.get(answer.site, {}))
-        self._enough(intake, number)
+        self._enough(intake, number, len(away))
         return intake
 
     def _request(self, kind: Kind, site: str, number: int, validate: bool) -> Request:
@@ -155,8 +155,9 @@ class Server:
         body = RoundRequest(validation=validate, after=after, notes=sent.notes)
         return Request(kind, self.job.name, site, number, self.plan.hash, body, sent)
 
-    def _away(self, site: str, number: int) -> bool:
-        return number in self.config.absences.get(site, []) or site not in self._drawn(number)
+    def _away(self, number: int) -> set[str]:
+        drawn, absences = set(self._drawn(number)), self.config.absences
+        return {s for s in self.roster if s not in drawn or number in absences.get(s, [])}
 
     def _drawn(self, number: int) -> list[str]:
         """The sites that a round asks, drawn from the seed alone: alike for every method."""
@@ -183,8 +184,7 @@ class Server:
         self.notify("site_missing", round=number, site=site, reason=reason)
         intake.absent(site, reason)
 
-    def _enough(self, intake: Intake, number: int) -> None:
-        away = sum(self._away(s, number) for s in self.roster)
+    def _enough(self, intake: Intake, number: int, away: int) -> None:
         needed = min(self.config.min_sites or len(self.roster) - away, len(self.roster))
         if number > self.plan.experiment.rounds:
             needed = len(self.roster)  # evaluation asks every site for what it keeps now

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from math import ceil
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +32,9 @@ class Networks:
         self.compute, self.device = compute, torch.device(compute.device)
         self._learners: dict[str, Learner] = {}
         self._frozen: dict[str, BoundNetwork] = {}
-        self._columns: dict[tuple[str, str, str], Columns] = {}  # the oldest first
+        # The oldest first. As plain numbers: arrays would lie among the megabytes that come and
+        # go with every batch, and keep them from being used again whole.
+        self._columns: dict[tuple[str, str, str], dict[str, list[float]]] = {}
 
     def build(self, name: str) -> nn.Module:
         """The network that is trained under this name; under any other, one of the task."""
@@ -64,10 +67,10 @@ class Networks:
         asked = *of, weights.digest()
         if asked not in self._columns:
             found = columns_of(self.evaluator, weights, images, self.context.task)
-            self._columns[asked] = found
+            self._columns[asked] = {name: values.tolist() for name, values in found.items()}
             if len(self._columns) > REMEMBERED:
                 del self._columns[next(iter(self._columns))]
-        return self._columns[asked]
+        return {name: np.array(values) for name, values in self._columns[asked].items()}
 
     @property
     def evaluator(self) -> BoundNetwork:
