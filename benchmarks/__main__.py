@@ -15,6 +15,7 @@ from benchmarks import report
 from benchmarks.batches import batches_vs_monai
 from benchmarks.deployed import deployed_memory, deployed_rounds, deployed_traffic
 from benchmarks.first_look import import_and_check
+from benchmarks.many_sites import many_sites
 from benchmarks.measure import Outcome
 from benchmarks.memory import memory
 from benchmarks.methods import methods
@@ -31,6 +32,7 @@ BENCHMARKS: dict[str, Callable[[Setup], Outcome]] = {
     "processes-vs-inprocess": processes_vs_inprocess,
     "server-mean": server_mean,
     "memory": memory,
+    "many-sites": many_sites,
     "overheads": overheads,
     "batches-vs-monai": batches_vs_monai,
     "import-and-check": import_and_check,

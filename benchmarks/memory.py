@@ -35,8 +35,9 @@ def memory(setup: Setup) -> Outcome:
     )
 
 
-def _measure(setup: Setup, sites: int) -> dict[str, int]:
-    federation = setup.many_sites(sites)
+def _measure(setup: Setup, sites: int) -> dict[str, float]:
+    scale = setup.scale
+    federation = setup.many_sites(sites, max(scale.memory_sites), scale.memory_images)
     plan = setup.plan("fedsm", setup.scale.small_size, federation=federation)
     folder = setup.folder / "memory"
     return peak_of({"case": "training", "plan": plan.to_json(), "folder": str(folder)})

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 STATUS = Path("/proc/self/status")
@@ -20,11 +21,14 @@ def supported() -> bool:
     return STATUS.exists() and "VmHWM" in STATUS.read_text(encoding="ascii")
 
 
-def peak_of(case: dict[str, Any]) -> dict[str, int]:
-    """Bytes of a case in a fresh process: `peak`, and `before` it began to work."""
+def peak_of(case: dict[str, Any]) -> dict[str, float]:
+    """Bytes of a case in a fresh process: `peak`, and `before` it began to work.
+
+    Of a training also the processor seconds of its last round.
+    """
     command = [sys.executable, "-m", "benchmarks.peak", json.dumps(case)]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
-    measured: dict[str, int] = json.loads(done.stdout)
+    measured: dict[str, float] = json.loads(done.stdout)
     return measured
 
 
@@ -40,7 +44,7 @@ def _begin() -> int:
     return _status("VmRSS")
 
 
-def _mean(case: dict[str, Any]) -> int:
+def _mean(case: dict[str, Any]) -> dict[str, float]:
     """The mean of uploads that come one at a time, as they do at the server."""
     from benchmarks.server_mean import mean_layout, upload
     from konsil.weights import WeightedMean
@@ -52,29 +56,31 @@ def _mean(case: dict[str, Any]) -> int:
     for number in range(case["sites"]):
         mean.add(upload(layout, number), 1 + number)
     mean.result()
-    return before
+    return {"before": before}
 
 
-def _training(case: dict[str, Any]) -> int:
+def _training(case: dict[str, Any]) -> dict[str, float]:
     """Rounds of a plan in process."""
     from benchmarks.rounds import RoundByRound
     from konsil.federation.plan import Plan
     from konsil.networks import build_network
 
     plan = Plan.from_json(case["plan"])
-    build_network(plan.context(plan.jobs[0], plan.sites).network)  # imports MONAI
+    build_network(plan.context(plan.jobs[0], plan.sites).network)  # imports what it needs
     before = _begin()
     with RoundByRound(plan, Path(case["folder"])) as training:
         for _ in range(ROUNDS):
+            began = process_time()
             training()
-    return before
+            seconds = process_time() - began
+    return {"before": before, "seconds": seconds}
 
 
 def main() -> None:
     """One case, given as JSON; prints what was measured as JSON."""
     case = json.loads(sys.argv[1])
-    before = {"mean": _mean, "training": _training}[case["case"]](case)
-    print(json.dumps({"before": before, "peak": _status("VmHWM")}))
+    measured = {"mean": _mean, "training": _training}[case["case"]](case)
+    print(json.dumps({**measured, "peak": _status("VmHWM")}))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ class Scale:
     mean_sites: tuple[int, ...]  # the first is what the others are compared with
     memory_sites: tuple[int, int]
     memory_images: int  # a site
+    crowds: tuple[int, ...]  # numbers of sites; the first is what the others are compared with
+    crowd_images: int  # a site
+    crowd_network: dict[str, Any]  # small: five hundred states of it lie on the disk
     memory_repeats: int  # bytes are not disturbed by neighbours as seconds are
     look_images: int  # of a data set that is imported and checked
     look_size: int
@@ -55,6 +58,9 @@ FULL = Scale(
     mean_sites=(6, 50, 200),
     memory_sites=(6, 50),
     memory_images=8,
+    crowds=(6, 100, 500),
+    crowd_images=10,
+    crowd_network={"name": "unet", "width": 4},
     memory_repeats=3,
     look_images=1000,
     look_size=512,
@@ -77,6 +83,9 @@ QUICK = Scale(
     mean_sites=(2, 4),
     memory_sites=(2, 4),
     memory_images=4,
+    crowds=(2, 4),
+    crowd_images=4,
+    crowd_network={"name": "unet", "width": 2},
     memory_repeats=1,
     look_images=12,
     look_size=64,
@@ -104,6 +113,7 @@ class Setup:
         federation: dict[str, Any] | None = None,
         validate: bool = True,
         images: dict[str, int] | None = None,
+        network: dict[str, Any] | None = None,
     ) -> Plan:
         """An experiment of plain training, else every default, on the retina unless told."""
         counts = images or self.scale.images
@@ -116,7 +126,7 @@ class Setup:
                 "cache": str(self.folder / "cache"),
             },
             "task": {"structures": synthetic.FEDERATIONS["retina"].structures},
-            "network": self.scale.network,
+            "network": network or self.scale.network,
             "training": PLAIN | ({} if validate else {"validate_every": MORE_ROUNDS_THAN_MEASURED}),
             "methods": [method],
             "rounds": MORE_ROUNDS_THAN_MEASURED,
@@ -127,18 +137,17 @@ class Setup:
         self.progress("federation")
         return Plan.of(experiment, open_federation(experiment.federation, experiment.task))
 
-    def many_sites(self, sites: int) -> dict[str, Any]:
-        """A federation of as many sites as wanted: retina images, dealt out by a CSV."""
-        root = self.folder / "many"
+    def many_sites(self, sites: int, most: int, each: int) -> dict[str, Any]:
+        """A federation of so many sites, of at most `most`: retina images, dealt out by a CSV."""
+        root = self.folder / f"many-{most}-{each}"
         if not root.exists():
-            most = max(self.scale.memory_sites)
-            synthetic.write_federation("retina", root, {"aster": most * self.scale.memory_images})
+            synthetic.write_federation("retina", root, {"aster": most * each})
         images = sorted((root / "aster" / "images").iterdir())
         path = root / f"{sites}-sites.csv"
         with path.open("w", newline="", encoding="utf-8") as file:
             table = csv.writer(file)
             table.writerow(["site", "image", "label"])
-            for number, image in enumerate(images[: sites * self.scale.memory_images]):
+            for number, image in enumerate(images[: sites * each]):
                 mask = image.parent.parent / "masks" / image.name
                 site = f"site{number % sites:03d}"
                 table.writerow([site, image.relative_to(root), mask.relative_to(root)])
