@@ -310,6 +310,6 @@ def test_networks_do_not_import_training_code():
     code = "import sys, konsil.networks; print([m for m in sys.modules if m.startswith('konsil')])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(eval(run.stdout))
-    own = ("", ".errors", ".networks", ".registry", ".version", ".weights")
+    own = ("", ".errors", ".files", ".networks", ".registry", ".version", ".weights")
     allowed = {f"konsil{module}" for module in own}
     assert {m for m in loaded if not m.startswith("konsil.networks.")} == allowed
