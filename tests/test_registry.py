@@ -325,7 +325,7 @@ WRONG_KINDS: dict[str, tuple[str, str, list[str]]] = {
     ),
     "a network's norm": ("between=3", 'norm="batch"', ["network two-layers: norm = None"]),
     "a network's name": ('"two-layers"', '"two.layers"', ["network 'two.layers': a name is"]),
-    "a taken network": ('"two-layers"', '"unet"', ["network unet: konsil.networks.residual_unet has it"]),
+    "a taken network": ('"two-layers"', '"small"', ["network small: konsil.networks.class"]),
     "a taken task": ('"scaled"', '"segmentation"', ["konsil.tasks.segmentation has it already"]),
     "no task": (
         "Scaled(Segmentation)",
