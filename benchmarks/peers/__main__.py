@@ -40,14 +40,14 @@ def main(
         raise SystemExit("benchmarks.peers measures with /proc: it needs Linux, 4.14 or newer")
     names = _names(only)
     for peer in dict.fromkeys(WAYS[name].environment for name in names if WAYS[name].environment):
-        console.print(f"environment of {peer}: {environments.PEERS[peer]}", highlight=False)
+        console.print(f"environment of {peer}:", environments.PEERS[peer], markup=False)
         environments.make(folder, peer)
     facts = report.machine()
     if report.busy(facts):
         console.print(f"[red]the machine is busy (load {facts['load_before']}): no figure counts")
     outcomes = {"peers": _measure(names, quick, folder)}
     for text in report.lines(outcomes["peers"]):
-        console.print(text, highlight=False)
+        console.print(text, highlight=False, soft_wrap=True)
     if json_file:
         write_text(json_file, json.dumps(report.plain(outcomes, facts), indent=1))
     if markdown:
@@ -65,10 +65,12 @@ def _names(only: list[str] | None) -> list[str]:
 def _measure(names: list[str], quick: bool, folder: Path) -> Outcome:
     """Everything in a folder that is gone afterwards."""
     size = QUICK if quick else FULL
-    with tempfile.TemporaryDirectory(prefix="konsil-peers-") as work:
-        with console.status("federation") as status:
-            images = write_work(size, Path(work))
-            outcome = compare(size, Path(work), folder, names, status.update)
+    with (
+        tempfile.TemporaryDirectory(prefix="konsil-peers-") as work,
+        console.status("federation") as status,
+    ):
+        images = write_work(size, Path(work))
+        outcome = compare(size, Path(work), folder, names, status.update)
     outcome.notes.append(
         f"{len(size.images)} sites, {images} training images, {size.pixels} x {size.pixels}; "
         f"a round is what {size.many} rounds took more than {size.few}, divided"

@@ -23,6 +23,7 @@ from typing import NamedTuple
 PROC = Path("/proc")
 PR_SET_CHILD_SUBREAPER = 36
 LOOK_EVERY = 0.2  # seconds
+LONGEST = 3600.0  # seconds of a run: a side that waits for what never comes is stopped
 PATIENCE = 5.0  # seconds that what is left behind has to end by itself
 SIGCHLD_BIT = 1 << (signal.SIGCHLD - 1) if hasattr(signal, "SIGCHLD") else 0
 ROOT = Path(__file__).parent.parent.parent
@@ -84,17 +85,20 @@ class Meter:
         self.me = os.getpid()
         self.seen: dict[int, Seen] = {}
         self.count = self.peak = self.lost = 0
-        self.reaped: set[int] = set()
         self.code: int | None = None
 
     def run(self, command: list[str]) -> Cost:
         """The command from start to end, and the end of all that it leaves behind."""
         become_subreaper()
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))
+        limit = time.monotonic() + LONGEST
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         try:
             while self.code is None:
                 self.look()
                 self.reap(child.pid)
+                if time.monotonic() > limit:
+                    raise AssertionError(f"still running after {LONGEST:g} s: {command}")
                 time.sleep(LOOK_EVERY)
         finally:
             left = self.end_the_rest(child.pid)
@@ -124,12 +128,11 @@ class Meter:
         """Wait for all that have ended; whether anybody is left."""
         while True:
             try:
-                pid, status, _ = os.wait4(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 return False
             if pid == 0:
                 return True
-            self.reaped.add(pid)
             self.seen.pop(pid, None)  # its time is in our children's
             if pid == child:
                 self.code = os.waitstatus_to_exitcode(status)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +124,7 @@ def sites_of(path: Path) -> int:
         return len(arrays.files) // 2
 
 
-@lru_cache(maxsize=None)
+@cache
 def images_of(path: Path, site: int) -> Images:
     """One site's images; the others are not read, and a process reads a site once."""
     with np.load(path) as arrays:
@@ -163,7 +163,7 @@ def save(net: nn.Module, path: Path) -> None:
 
 @torch.no_grad()
 def mean_loss(data: Path, weights: Path) -> float:
-    """The loss of a model on all training images of all sites, an image at a time as much."""
+    """The loss of a model on all training images of all sites, every image counting the same."""
     net = Network(str(weights)).eval()
     total = count = 0.0
     for site in range(sites_of(data)):
