@@ -70,6 +70,10 @@ class Side:
         self.rounds.append(cost_a_round(few, many, self.size.many - self.size.few))
         return self.rounds[-1]
 
+    def warm(self) -> float:
+        """The shorter run alone, of which nothing is kept."""
+        return self.run(self.size.few).seconds
+
     @property
     def weights(self) -> Path:
         """The global model of the last run."""
@@ -122,10 +126,7 @@ def compare(
 ) -> Outcome:
     """Everything in turns in a folder with the work, then ratios of each side over Konsil's."""
     sides = {name: _side(name, size, folder, environments) for name in names}
-    warm_up(
-        {name: lambda side=side: side.run(size.few).seconds for name, side in sides.items()},
-        progress,
-    )
+    warm_up({name: side.warm for name, side in sides.items()}, progress)
     interleave(sides, size.repeats, progress)
     start = work.mean_loss(folder / work.DATA, folder / work.START)
     check_same_work(start, {n: side.losses for n, side in sides.items()}, size.apart)

@@ -112,7 +112,7 @@ class Images:
 
 def write_images(path: Path, sites: Iterable[tuple[Tensor, Tensor]]) -> None:
     """The bytes of images and masks, site by site."""
-    arrays = {}
+    arrays: dict[str, np.ndarray] = {}
     for number, (images, masks) in enumerate(sites):
         arrays |= {f"x{number}": images.numpy(), f"y{number}": masks.numpy()}
     np.savez(path, **arrays)
