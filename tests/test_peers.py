@@ -23,7 +23,7 @@ from benchmarks.peers.compare import (
     cost_a_round,
     outcome_of,
 )
-from benchmarks.peers.federation import FULL, QUICK, Size, write_work
+from benchmarks.peers.federation import FULL, Size, write_work
 from benchmarks.peers.meter import Cost, measure, supported
 
 ROOT = Path(__file__).parent.parent
@@ -228,27 +228,33 @@ def test_a_side_that_sends_back_what_it_got_stops_the_comparison(
         compare(size, folder, folder, [BASE, PLAIN, "pfl"], str)
 
 
+def reached(side: Side) -> list[float]:
+    assert side.run(TINY.many).peak > 0
+    return [work.mean_loss(side.folder / work.DATA, side.weights)]
+
+
+@pytest.fixture(scope="module")
+def plain_loss(folder: Path) -> list[float]:
+    return reached(Side(PLAIN, WAYS[PLAIN], Path(sys.executable), TINY, folder))
+
+
 @linux
-def test_konsil_and_the_plain_loop_do_the_same_work(folder: Path) -> None:
+def test_konsil_does_what_the_plain_loop_does(folder: Path, plain_loss: list[float]) -> None:
+    ours = reached(Side(BASE, WAYS[BASE], Path(sys.executable), TINY, folder))
     start = work.mean_loss(folder / work.DATA, folder / work.START)
-    losses = {}
-    for name in (BASE, PLAIN):
-        side = Side(name, WAYS[name], Path(sys.executable), TINY, folder)
-        assert side.run(TINY.many).peak > 0
-        losses[name] = [work.mean_loss(folder / work.DATA, side.weights)]
-    check_same_work(start, losses, apart=0.1)
+    check_same_work(start, {PLAIN: plain_loss, BASE: ours}, apart=0.05)
 
 
 @linux
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, way in WAYS.items() if way.environment])
-def test_a_peer_does_the_same_work(folder: Path, name: str) -> None:
-    """Minutes each, and only where `make bench-peers` has made the environment."""
-    home = ROOT / ".peers"
-    if not environments.is_ready(home, WAYS[name].environment):
-        pytest.skip(f"no environment of {WAYS[name].environment}: make bench-peers")
-    peer = Side(
-        name, WAYS[name], environments.python_of(home, WAYS[name].environment), QUICK, folder
-    )
-    peer.run(1)
+def test_a_peer_does_what_the_plain_loop_does(
+    folder: Path, plain_loss: list[float], name: str
+) -> None:
+    peer = WAYS[name].environment
+    if not environments.is_ready(ROOT / ".peers", peer):
+        pytest.skip(f"no environment of {peer}: make bench-peers")
+    python = environments.python_of(ROOT / ".peers", peer)
+    theirs = reached(Side(name, WAYS[name], python, TINY, folder))
     start = work.mean_loss(folder / work.DATA, folder / work.START)
-    assert work.mean_loss(folder / work.DATA, peer.weights) < start
+    check_same_work(start, {PLAIN: plain_loss, name: theirs}, apart=0.05)

@@ -33,11 +33,11 @@ FULL = Size(
     images={"aster": 180, "birch": 140, "cedar": 100, "dahlia": 80, "elm": 60, "fir": 40},
     pixels=64,
     few=2,
-    many=7,
+    many=12,
     repeats=5,
     apart=0.1,
 )
-QUICK = Size(images=dict.fromkeys(FULL.images, 8), pixels=32, few=1, many=3, repeats=1, apart=0.5)
+QUICK = Size(images=dict.fromkeys(FULL.images, 8), pixels=32, few=1, many=3, repeats=1, apart=0.1)
 
 
 def experiment(size: Size, cache: Path) -> dict[str, Any]:

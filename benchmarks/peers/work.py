@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -112,7 +113,7 @@ class Images:
 
 def write_images(path: Path, sites: Iterable[tuple[Tensor, Tensor]]) -> None:
     """The bytes of images and masks, site by site."""
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     for number, (images, masks) in enumerate(sites):
         arrays |= {f"x{number}": images.numpy(), f"y{number}": masks.numpy()}
     np.savez(path, **arrays)
