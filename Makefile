@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: help install demo test lint types unit browser test-slow mutants bench clean
+.PHONY: help install demo test lint types unit browser test-slow mutants bench bench-peers clean
 
 help:            ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -43,6 +43,9 @@ mutants: install  ## deliberate faults that the tests of methods must notice; mi
 
 bench: install    ## ratios measured side by side
 	$(BIN)/python -m benchmarks
+
+bench-peers: install ## against pfl, Flower and FLARE, each in its own environment; Linux
+	$(BIN)/python -m benchmarks.peers
 
 clean:            ## what runs and tools leave behind
 	rm -rf runs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

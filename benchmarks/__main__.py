@@ -83,16 +83,9 @@ def _measure(names: list[str], quick: bool) -> dict[str, Outcome]:
 
                 setup = Setup(QUICK if quick else FULL, Path(folder), progress)
                 outcomes[name] = BENCHMARKS[name](setup)
-            _print(outcomes[name])
+            for text in report.lines(outcomes[name]):
+                console.print(text, highlight=False)
     return outcomes
-
-
-def _print(outcome: Outcome) -> None:
-    for figure in outcome.figures:
-        goal = f"; goal {figure.goal}: {report.VERDICT[figure.met]}" if figure.goal else ""
-        console.print(f"  {figure.what}: {figure.ratio}{goal}", highlight=False)
-    for note in outcome.notes:
-        console.print(f"  [dim]{note}", highlight=False)
 
 
 if __name__ == "__main__":

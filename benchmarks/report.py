@@ -23,9 +23,18 @@ def busy(facts: dict[str, Any]) -> bool:
     return bool(facts["load_before"] > BUSY * (facts["cores"] or 1))
 
 
+def lines(outcome: Outcome) -> list[str]:
+    """An outcome for a terminal, in rich's markup: every figure, then the notes."""
+    goals = [f"; goal {f.goal}: {VERDICT[f.met]}" if f.goal else "" for f in outcome.figures]
+    figures = zip(outcome.figures, goals, strict=True)
+    return [f"  {f.what}: {f.ratio}{goal}" for f, goal in figures] + [
+        f"  [dim]{note}" for note in outcome.notes
+    ]
+
+
 def markdown(outcomes: dict[str, Outcome], facts: dict[str, Any], scale: str) -> str:
     """A page with every figure in one table, the notes below it."""
-    lines = [
+    page = [
         "# Benchmark results",
         "",
         f"Written by `python -m benchmarks{scale}`; docs/benchmarks.md says what is compared. "
@@ -36,9 +45,9 @@ def markdown(outcomes: dict[str, Outcome], facts: dict[str, Any], scale: str) ->
         "|---|---|---|---|---|",
     ]
     for name, outcome in outcomes.items():
-        lines += [f"| {name} | {' | '.join(_cells(figure))} |" for figure in outcome.figures]
-    lines += [""] + [f"- {name}: {note}" for name, o in outcomes.items() for note in o.notes]
-    return "\n".join(lines) + "\n"
+        page += [f"| {name} | {' | '.join(_cells(figure))} |" for figure in outcome.figures]
+    page += [""] + [f"- {name}: {note}" for name, o in outcomes.items() for note in o.notes]
+    return "\n".join(page) + "\n"
 
 
 def plain(outcomes: dict[str, Outcome], facts: dict[str, Any]) -> dict[str, Any]:
