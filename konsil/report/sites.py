@@ -6,12 +6,14 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
 from konsil.report.series import ALONE, YARDSTICK, Estimate, Estimates, Series, metric_name
 from konsil.report.style import FAINT, INK, MARKERS, new_figure
 
 LANE = 0.085  # inches between two methods of a site
+MOST_TICKS = 5  # intervals of the gains' axis: their numbers are long
 SUMMARIES = {CLIENT_AVERAGE: "client average", GLOBAL: "all images"}
 
 
@@ -33,6 +35,7 @@ def draw_sites(
         gains = gains_over(lines, reference)
         _draw_marks(panels[1], rows, gains, colours)
         panels[1].axvline(0, color=INK, linewidth=1)
+        panels[1].xaxis.set_major_locator(MaxNLocator(MOST_TICKS))
         panels[1].xaxis.set_major_formatter(lambda gain, _: f"{gain:+.3g}" if gain else "0")
         panels[1].set_title(f"Gain over {reference.name}")
         panels[1].set_xlabel(f"right of the line: better than {reference.name}")
