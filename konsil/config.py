@@ -302,6 +302,7 @@ class ComputeConfig(Block):
     # of forward and backward passes in training; weights and answers are float32 always
     precision: Precision = "float32"
     memory_format: Literal["contiguous", "channels_last"] = "contiguous"
+    kernels: Literal["reference", "fast"] = "reference"  # fast: layers sum in another order
 
 
 class MethodConfig(Chosen):

@@ -114,7 +114,7 @@ def without_places(experiment: Experiment) -> dict[str, Any]:
     if experiment.performance == "auto":
         raise ConfigError(
             "performance = 'auto': a trial on one machine says nothing of the hospitals' others; "
-            "between them say compute.memory_format and compute.precision"
+            "between them say compute.kernels, compute.memory_format and compute.precision"
         )
     plain: dict[str, Any] = experiment.model_dump(mode="json", by_alias=True, exclude_unset=True)
     plain.pop("plugins", None)

@@ -1,7 +1,7 @@
 """`performance: auto`: how this machine computes an experiment fastest, found by a short trial.
 
-What is chosen changes the last bits (threads, memory format, precision), so it becomes part of
-the plan, and a run that is resumed keeps it. What the experiment says itself is never overruled.
+What is chosen changes the last bits (threads, kernels, memory format, precision), so it becomes
+part of the plan, and a run that is resumed keeps it. What the experiment says is never overruled.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ def tried(plan: Plan) -> Trial:
 def _alternatives(compute: ComputeConfig) -> Mapping[str, Sequence[Any]]:
     """What is tried of each key that the experiment leaves open, the plain way first."""
     found: dict[str, Sequence[Any]] = {}
+    if "kernels" not in compute.model_fields_set:
+        found["kernels"] = ("reference", "fast")
     if "memory_format" not in compute.model_fields_set:
         found["memory_format"] = ("contiguous", "channels_last")
     if compute.precision == "auto":
@@ -132,7 +134,7 @@ def training_step(plan: Plan, compute: ComputeConfig) -> Step:
     x = torch.rand(shape, generator=noise).to(device)
     y = _labels(context.task, shape).to(device)
     with torch.random.fork_rng(devices=[]):
-        net = arranged(build_network(spec), compute.memory_format)
+        net = arranged(build_network(spec), compute)
     learner = Learner(BoundNetwork(net, device), training, precision=compute.precision)
 
     def step() -> None:

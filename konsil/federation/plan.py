@@ -211,7 +211,7 @@ class Plan:
         if plain["server"]["compression"] == "none":  # the same as before there was any
             del plain["server"]["compression"]
         usual = ComputeConfig().model_dump(mode="json")
-        for key in ("precision", "memory_format"):
+        for key in ("precision", "memory_format", "kernels"):
             # a plan that computes as all did before there was a choice is the same as then
             if plain["compute"][key] == usual[key]:
                 del plain["compute"][key]

@@ -40,7 +40,7 @@ class Networks:
         """The network that is trained under this name; under any other, one of the task."""
         trained = self.trained.get(name)
         network = build_network(trained.spec if trained else self.context.network)
-        return arranged(network, self.compute.memory_format)
+        return arranged(network, self.compute)
 
     def learner(self, name: str) -> Learner:
         """The learner of that name, made when it is first needed."""

@@ -1,8 +1,10 @@
 """A network of its specification: normalisation, the net itself, and features for those who ask."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +12,11 @@ from torch.nn.modules.conv import _ConvNd
 
 from konsil.errors import ConfigError
 from konsil.networks.classifiers import Classifier
-from konsil.networks.layers import PerImageNorm
+from konsil.networks.layers import PerImageNorm, quicken
 from konsil.networks.spec import NetworkSpec, arguments_of, check_spec, target_class
+
+if TYPE_CHECKING:  # a saved super model needs no experiment file
+    from konsil.config import ComputeConfig
 
 
 class Network(nn.Module):
@@ -70,10 +75,12 @@ def build_network(spec: NetworkSpec) -> Network:
     return Network(net, spec.normalise, kind.deepest)
 
 
-def arranged(network: Network, memory_format: str) -> Network:
-    """The network, to compute in this memory format: `contiguous` or `channels_last`."""
-    if memory_format == "channels_last":
+def arranged(network: Network, compute: ComputeConfig) -> Network:
+    """The network, to compute with this memory format and these kernels."""
+    if compute.memory_format == "channels_last":
         network.memory_format = torch.channels_last
+    if compute.kernels == "fast":
+        quicken(network)
     return network
 
 

@@ -9,8 +9,9 @@ from collections import OrderedDict
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from konsil.networks.layers import PReLU, norm_layer
+from konsil.networks.layers import InstanceNorm, NarrowConv, PReLU, Quick, norm_layer
 from konsil.networks.spec import network
 
 UNITS = 2  # convolutions in a residual unit
@@ -51,7 +52,7 @@ class Skip(nn.Module):
         return torch.cat([x, self.submodule(x)], dim=1)
 
 
-class ResidualUnit(nn.Module):
+class ResidualUnit(Quick):
     """Convolutions and a shortcut, itself a convolution where shapes change."""
 
     def __init__(
@@ -68,21 +69,35 @@ class ResidualUnit(nn.Module):
         self.conv = nn.Sequential()
         for unit in range(units):
             first, bare = unit == 0, top and unit == units - 1
-            convolution = nn.Conv2d(
+            kind = NarrowConv if bare else nn.Conv2d
+            convolution = kind(
                 inputs if first else outputs, outputs, 3, stride if first else 1, padding=1
             )
             self.conv.add_module(f"unit{unit}", _normed(convolution, "" if bare else norm))
+        self.shrinks = stride != 1
         self.residual: nn.Module = nn.Identity()
-        if stride != 1:
+        if self.shrinks:
             self.residual = nn.Conv2d(inputs, outputs, 3, stride, padding=1)
         elif inputs != outputs:
             self.residual = nn.Conv2d(inputs, outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         """What comes out of both ways together."""
+        if self.quick and self.shrinks:
+            return self._together(x)
         shortcut = self.residual(x)
         out: Tensor = self.conv(x) + shortcut
         return out
+
+    def _together(self, x: Tensor) -> Tensor:
+        """The first convolution and the shortcut, which have the same shape, as one."""
+        unit0, *units = self.conv
+        both = unit0.get_submodule("conv"), self.residual
+        weight, bias = (torch.cat([getattr(one, n) for one in both]) for n in ("weight", "bias"))
+        out, shortcut = functional.conv2d(x, weight, bias, 2, 1).chunk(2, dim=1)
+        for module in (unit0.get_submodule("adn"), *units):
+            out = module(out)
+        return out + shortcut
 
 
 def _level(inputs: int, outputs: int, widths: list[int], norm: str, top: bool) -> nn.Sequential:
@@ -108,6 +123,6 @@ def _normed(convolution: nn.Conv2d | nn.ConvTranspose2d, norm: str) -> nn.Sequen
         channels = convolution.out_channels
         # its plain instance norm learns no scale and shift, unlike everybody else's
         plain = norm == "instance"
-        layer = nn.InstanceNorm2d(channels) if plain else norm_layer(norm, channels)
+        layer = InstanceNorm(channels) if plain else norm_layer(norm, channels)
         block.add_module("adn", nn.Sequential(OrderedDict(N=layer, A=PReLU())))
     return block

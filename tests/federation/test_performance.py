@@ -24,11 +24,12 @@ MakePlan = Callable[..., Plan]
 SPEC = NetworkSpec("small", 3, 2, 32, "group")
 
 
-def learner(precision: str = "float32", memory_format: str = "contiguous") -> Learner:
+def learner(**computed: str) -> Learner:
     torch.manual_seed(0)
-    net = arranged(build_network(SPEC), memory_format)
+    compute = ComputeConfig(**computed)
+    net = arranged(build_network(SPEC), compute)
     training = TrainingConfig(optimizer="sgd", lr=0.1)
-    return Learner(BoundNetwork(net), training, precision=precision)
+    return Learner(BoundNetwork(net), training, precision=compute.precision)
 
 
 def gradient(of: Learner, factor: float = 1.0) -> torch.Tensor:
@@ -54,7 +55,7 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
 def test_other_ways_compute_the_same_gradient_as_far_as_they_can(
     precision, memory_format, closest, farthest
 ):
-    plain, other = learner(), learner(precision, memory_format)
+    plain, other = learner(), learner(precision=precision, memory_format=memory_format)
     assert closest <= distance(gradient(other), gradient(plain)) < farthest
     assert other.grad.dtype == other.bound.flat.dtype == torch.float32
     assert other(torch.rand(1, 3, 32, 32)).dtype == torch.float32
@@ -62,13 +63,13 @@ def test_other_ways_compute_the_same_gradient_as_far_as_they_can(
 
 def test_gradients_too_small_for_half_precision_are_not_lost():
     """What fp16 cannot hold is below 6e-8; they are computed 4096 times as large."""
-    plain, half = gradient(learner(), 1e-6), gradient(learner("fp16"), 1e-6)
+    plain, half = gradient(learner(), 1e-6), gradient(learner(precision="fp16"), 1e-6)
     assert float(plain.abs().max()) < 1e-6
     assert distance(half, plain) < 0.05
 
 
 def test_a_batch_whose_gradient_half_precision_cannot_hold_counts_for_nothing():
-    half = learner("fp16")
+    half = learner(precision="fp16")
     first = gradient(half)
     assert torch.equal(gradient(half, 1e9), first)  # what was there stays
     half.apply()
@@ -76,16 +77,16 @@ def test_a_batch_whose_gradient_half_precision_cannot_hold_counts_for_nothing():
 
 
 def test_features_are_float32_too():
-    logits, features = learner("bf16").with_features(torch.rand(2, 3, 32, 32))
+    logits, features = learner(precision="bf16").with_features(torch.rand(2, 3, 32, 32))
     assert logits.dtype == features.dtype == torch.float32
 
 
 def test_the_plan_names_what_changes_bits_and_is_what_it_was_without(make_plan: MakePlan):
     plain = make_plan()
     assert make_plan(compute={"precision": "float32"}).hash == plain.hash
-    other = [{"precision": "bf16"}, {"memory_format": "channels_last"}, {"threads": 2}]
-    plans = [make_plan(compute=compute) for compute in other]
-    assert len({plain.hash, *(plan.hash for plan in plans)}) == 4
+    other = {"precision": "bf16", "memory_format": "channels_last", "kernels": "fast", "threads": 2}
+    plans = [make_plan(compute={key: value}) for key, value in other.items()]
+    assert len({plain.hash, *(plan.hash for plan in plans)}) == 5
     for plan in plans:
         assert Plan.from_json(plan.to_json()).experiment.compute == plan.experiment.compute
 
@@ -107,7 +108,8 @@ def speeds(monkeypatch: pytest.MonkeyPatch, **known: float) -> None:
     """Let ways have these speeds, by the word in which they differ from the plain one."""
 
     def of_ways(plan: Plan, ways: list[ComputeConfig]) -> list[float]:
-        return [max(known.get(w.memory_format, 1), known.get(w.precision, 1)) for w in ways]
+        words = [(w.kernels, w.memory_format, w.precision) for w in ways]
+        return [max(known.get(word, 1) for word in way) for way in words]
 
     def of_layout(plan: Plan, compute: ComputeConfig, layout: Layout) -> float:
         return known.get(f"w{layout.workers}t{layout.threads}", 1.0)
@@ -118,21 +120,24 @@ def speeds(monkeypatch: pytest.MonkeyPatch, **known: float) -> None:
 
 def test_the_fastest_way_is_taken_and_told(make_plan, monkeypatch):
     plan = of(make_plan, monkeypatch, compute={"precision": "auto"})
-    speeds(monkeypatch, channels_last=1.2, bf16=1.4, w1t2=1.5, w2t1=1.7)
+    speeds(monkeypatch, fast=1.1, channels_last=1.2, bf16=1.4, w1t2=1.5, w2t1=1.7)
     found = tried(plan)
     compute, engine = found.experiment.compute, found.experiment.engine
-    assert (compute.memory_format, compute.precision, compute.threads) == (
-        *("channels_last", "bf16"), 1,
-    )  # fmt: skip
+    assert compute.model_dump(exclude={"device"}) == {
+        "kernels": "fast",
+        "memory_format": "channels_last",
+        "precision": "bf16",
+        "threads": 1,
+    }
     assert (engine.name, engine.workers) == ("processes", 2)
     assert found.experiment.performance == "plain"
-    assert found.lines[0] == "memory_format channels_last (contiguous x 1.00, channels_last x 1.20)"
-    assert found.lines[2].startswith("2 worker processes of 1 thread (one process of 1 thread x 1")
+    assert found.lines[1] == "memory_format channels_last (contiguous x 1.10, channels_last x 1.20)"
+    assert found.lines[3].startswith("2 worker processes of 1 thread (one process of 1 thread x 1")
 
 
 def test_what_is_hardly_faster_is_not_taken(make_plan, monkeypatch):
     plan = of(make_plan, monkeypatch)
-    speeds(monkeypatch, channels_last=1.02, w1t2=1.02, w2t1=0.9)
+    speeds(monkeypatch, fast=1.02, channels_last=1.02, w1t2=1.02, w2t1=0.9)
     found = tried(plan).experiment
     assert found.compute.model_dump() == ComputeConfig().model_dump()
     assert found.engine.name == "inprocess"
@@ -146,9 +151,9 @@ def test_threads_may_be_faster_than_processes(make_plan, monkeypatch):
 
 
 def test_what_the_experiment_says_is_not_overruled(make_plan, monkeypatch):
-    written = {"memory_format": "contiguous", "threads": 1}
+    written = {"kernels": "reference", "memory_format": "contiguous", "threads": 1}
     plan = of(make_plan, monkeypatch, compute=written, engine={"name": "inprocess"})
-    speeds(monkeypatch, channels_last=2, bf16=2, w1t2=2, w2t1=2)
+    speeds(monkeypatch, fast=2, channels_last=2, bf16=2, w1t2=2, w2t1=2)
     found = tried(plan)
     assert found.experiment.compute.model_dump() == ComputeConfig().model_dump()
     assert (found.experiment.engine.name, found.lines) == ("inprocess", ())
@@ -157,7 +162,7 @@ def test_what_the_experiment_says_is_not_overruled(make_plan, monkeypatch):
 def test_one_core_has_no_layout_to_choose(make_plan, monkeypatch):
     found = tried(of(make_plan, monkeypatch, cores=1))
     assert (found.experiment.compute.threads, found.experiment.engine.name) == (1, "inprocess")
-    assert len(found.lines) == 1  # the memory format
+    assert len(found.lines) == 2  # the kernels and the memory format
 
 
 def test_steps_are_really_measured(make_plan, monkeypatch):
@@ -201,7 +206,7 @@ def test_a_precision_is_found_by_a_trial_alone(experiment):
 
 
 def test_between_hospitals_one_machine_does_not_choose_for_all(experiment):
-    with pytest.raises(ConfigError, match=r"between them say compute\.memory_format"):
+    with pytest.raises(ConfigError, match=r"between them say compute\.kernels"):
         without_places(experiment(performance="auto"))
 
 
@@ -218,4 +223,5 @@ def test_arranging_changes_no_weights():
     torch.manual_seed(0)
     plain = Weights.of(build_network(SPEC))
     torch.manual_seed(0)
-    assert Weights.of(arranged(build_network(SPEC), "channels_last")).equals(plain)
+    compute = ComputeConfig(memory_format="channels_last", kernels="fast")
+    assert Weights.of(arranged(build_network(SPEC), compute)).equals(plain)

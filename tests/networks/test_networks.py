@@ -10,6 +10,7 @@ from torch import nn
 
 from konsil.errors import ConfigError, StateError
 from konsil.networks import NetworkSpec, PerImageNorm, build_network
+from konsil.networks.layers import InstanceNorm
 from konsil.weights import head_module
 
 SEGMENTERS = ["unet", "unet_classic", "unet_resenc"]
@@ -17,8 +18,8 @@ CLASSIFIERS = ["resnet18", "vgg11", "vgg11_pooled", "small"]
 LIGHT = [*SEGMENTERS, "resnet18", "vgg11_pooled", "small"]  # VGG-11 is half a GB
 NORMED = [*SEGMENTERS, "resnet18", "small"]
 NORM_TYPES = {
-    "instance": nn.InstanceNorm2d,
-    "instance_affine": nn.InstanceNorm2d,
+    "instance": InstanceNorm,
+    "instance_affine": InstanceNorm,
     "batch": nn.BatchNorm2d,
     "group": nn.GroupNorm,
 }

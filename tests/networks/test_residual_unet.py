@@ -1,13 +1,18 @@
 """The default U-Net is MONAI's: the same names, initial weights and answers."""
 
+from collections import Counter
+
 import pytest
 import torch
 from monai.networks.nets.unet import UNet
 from torch import nn
 from torch.nn import functional
+from torch.profiler import profile
 
-from konsil.networks import NetworkSpec, build_network
-from konsil.networks.layers import PReLU
+from konsil.config import ComputeConfig
+from konsil.networks import NetworkSpec, arranged, build_network
+from konsil.networks.layers import InstanceNorm, NarrowConv, PReLU
+from konsil.networks.residual_unet import ResidualUnit
 
 MONAI_NORMS = {
     "instance": "instance",
@@ -91,3 +96,59 @@ def test_prelus_gradient_can_be_differentiated():
         lambda x, slope: torch.func.functional_call(activation, {"weight": slope}, (x,)),
         (x, activation.weight.detach().requires_grad_()),
     )
+
+
+def computed(spec: NetworkSpec, kernels: str) -> dict[str, torch.Tensor]:
+    """Answer, and gradients of images and weights, in double precision."""
+    torch.manual_seed(1)
+    net = arranged(build_network(spec), ComputeConfig(kernels=kernels)).double()
+    x = torch.rand(2, spec.in_channels, 32, 32, dtype=torch.double, requires_grad=True)
+    logits = net(x)
+    functional.softplus(logits * torch.linspace(-1, 2, 32)).mean().backward()
+    grads = {name: p.grad for name, p in net.named_parameters()}
+    return {"logits": logits, "images": x.grad, **grads}
+
+
+FAST = (InstanceNorm, NarrowConv, ResidualUnit)
+
+
+@pytest.mark.parametrize("kind", FAST)
+@pytest.mark.parametrize("norm", ["instance", "instance_affine", "batch", "group"])
+@pytest.mark.parametrize("outputs", [1, 2, 5])
+def test_fast_kernels_give_the_same_but_for_rounding(kind, norm, outputs, monkeypatch):
+    for other in FAST:  # only this kind hears of it
+        if other is not kind:
+            monkeypatch.setattr(other, "quick", property(lambda self: False, lambda self, v: None))
+    spec = NetworkSpec("unet", 3, outputs, 32, norm, width=4)
+    torch.testing.assert_close(
+        computed(spec, "fast"), computed(spec, "reference"), rtol=1e-7, atol=1e-12
+    )
+
+
+def calls_of(kernels: str, outputs: int) -> Counter[str]:
+    """How often one pass calls what."""
+    spec = NetworkSpec("unet", 3, outputs, 32)
+    net = arranged(build_network(spec), ComputeConfig(kernels=kernels))
+    with profile(record_shapes=True) as seen:
+        net(torch.rand(2, 3, 32, 32))
+    narrow = [e for e in seen.events() if e.name == "aten::conv2d" and e.input_shapes[0][1] <= 2]
+    return Counter([e.name for e in seen.events()] + ["narrow"] * len(narrow))
+
+
+def test_fast_kernels_are_other_kernels():
+    plain, fast = calls_of("reference", 1), calls_of("fast", 1)
+    assert (plain["aten::instance_norm"], plain["aten::group_norm"]) == (17, 0)
+    assert (fast["aten::instance_norm"], fast["aten::group_norm"]) == (0, 17)
+    assert plain["aten::conv2d"] - fast["aten::conv2d"] == 4  # on the way down, one for two
+    assert fast["narrow"] == plain["narrow"] == 1
+    assert fast["aten::pad"] - plain["aten::pad"] == 2  # a second channel of zeros
+
+
+def test_a_narrow_convolution_has_its_channels_last(monkeypatch):
+    layer = NarrowConv(2, 2, 3, padding=1)
+    layer.quick, seen = True, []
+    convolve = functional.conv2d
+    monkeypatch.setattr(functional, "conv2d", lambda *a: seen.extend(a[:2]) or convolve(*a))
+    out = layer(torch.rand(2, 2, 8, 8))
+    assert all(one.is_contiguous(memory_format=torch.channels_last) for one in seen)
+    assert out.is_contiguous()
