@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from contourpy import contour_generator
+from contourpy import LineType, contour_generator
 from matplotlib import patheffects
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
+from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.path import Path
 from torch import Tensor
 
 from konsil.colours import structure_colour
@@ -104,15 +105,20 @@ class _Place:
             if values.max() <= 0.5:
                 continue
             rows, columns = (np.arange(-1, n + 1) + 0.5 for n in values.shape)
-            # matplotlib's own tracer of contours; Axes.contour around it takes 20 ms a call.
-            segments: Any = contour_generator(
+            # matplotlib's own tracer of contours; Axes.contour around it takes 20 ms a call
+            lines: Any = contour_generator(
                 self.left + columns / values.shape[1] * self.size,
                 self.top + rows / values.shape[0] * self.size,
                 np.pad(values, 1),
+                line_type=LineType.ChunkCombinedCode,
             ).lines(0.5)
-            colour = structure_colour(number)
-            lines = LineCollection(segments, colors=colour, linewidths=1.0, path_effects=HALO)
-            self.axes.add_collection(lines, autolim=False)
+            (points,), (codes,) = lines
+            # one path: a model that has hardly learned draws hundreds of islands
+            style: Any = {"edgecolors": structure_colour(number), "path_effects": HALO}
+            drawn = PathCollection(
+                [Path(points, codes)], facecolors="none", linewidths=1.0, **style
+            )
+            self.axes.add_collection(drawn, autolim=False)
 
 
 class _Canvas:
