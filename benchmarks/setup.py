@@ -16,6 +16,15 @@ MORE_ROUNDS_THAN_MEASURED = 1000
 
 
 @dataclass(frozen=True)
+class PlainSize:
+    """What a plain loop and Konsil both train on, and what share of its time Konsil may take."""
+
+    pixels: int
+    images: dict[str, int]  # half of them to train
+    goal: float
+
+
+@dataclass(frozen=True)
 class Scale:
     """How large everything is."""
 
@@ -23,8 +32,7 @@ class Scale:
     images: dict[str, int]  # of the synthetic retina federation, site by site
     size: int  # pixels a side
     small_size: int
-    plain_images: dict[str, int]  # where Konsil is held against a plain loop
-    plain_goals: dict[int, float]  # pixels -> what share of that loop's time it may take
+    plain: tuple[PlainSize, ...]  # where Konsil is held against a plain loop
     threads: int  # of a process that has the machine to itself
     network: dict[str, Any]  # the experiment file's block
     mean_network: str
@@ -44,13 +52,17 @@ class Scale:
     far_sites: tuple[int, ...]  # the first is what the others' memory is compared with
 
 
+SIX_SITES = {"aster": 180, "birch": 140, "cedar": 100, "dahlia": 80, "elm": 60, "fir": 40}
 FULL = Scale(
     repeats=5,
     images=dict(synthetic.FEDERATIONS["retina"].images),
     size=128,
     small_size=64,
-    plain_images={"aster": 64, "birch": 48, "cedar": 32, "dahlia": 32, "elm": 32, "fir": 32},
-    plain_goals={64: 0.85, 128: 0.85, 256: 0.7},
+    plain=(
+        PlainSize(64, SIX_SITES, 0.85),
+        PlainSize(128, {site: count // 2 for site, count in SIX_SITES.items()}, 0.85),
+        PlainSize(256, {site: count // 4 for site, count in SIX_SITES.items()}, 0.7),
+    ),
     threads=2,
     network={},
     mean_network="unet_classic",
@@ -74,8 +86,7 @@ QUICK = Scale(
     images={"aster": 8, "birch": 8},
     size=32,
     small_size=32,
-    plain_images={"aster": 8, "birch": 8},
-    plain_goals={32: 0.85},
+    plain=(PlainSize(32, {"aster": 8, "birch": 8}, 0.85),),
     threads=1,  # two would wait for each other on a busy machine, and a test is run on any
     network={"name": "unet", "width": 2},
     mean_network="unet_classic",
@@ -114,6 +125,8 @@ class Setup:
         validate: bool = True,
         images: dict[str, int] | None = None,
         network: dict[str, Any] | None = None,
+        compute: dict[str, Any] | None = None,
+        performance: str = "plain",
     ) -> Plan:
         """An experiment of plain training, else every default, on the retina unless told."""
         counts = images or self.scale.images
@@ -131,7 +144,8 @@ class Setup:
             "methods": [method],
             "rounds": MORE_ROUNDS_THAN_MEASURED,
             "engine": engine or {},
-            "compute": {"threads": threads},
+            "compute": {"threads": threads} | (compute or {}),
+            "performance": performance,
         }
         experiment = check_experiment(raw, "benchmark")
         self.progress("federation")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +11,9 @@ import torch
 from benchmarks.measure import Figure, Goal, Outcome, Ratio, Side, interleave, warm_up
 from benchmarks.plain import PlainProcess
 from benchmarks.rounds import RoundByRound
-from benchmarks.setup import Setup
+from benchmarks.setup import PlainSize, Setup
+from konsil.federation.performance import tried
+from konsil.federation.plan import Plan
 from konsil.weights import Weights
 
 # After one round the two computations may differ by this share of the way the weights have gone.
@@ -19,24 +22,43 @@ SAME_COMPUTATION = 0.01
 
 def fedavg_vs_plain(setup: Setup) -> Outcome:
     """A FedAvg round in process over a plain PyTorch loop's in its own, validation in both."""
+    # Konsil twice: with its defaults, and computing as `performance: auto` finds best
     outcome = Outcome()
-    for size, goal in setup.scale.plain_goals.items():
-        plan = setup.plan("fedavg", size, images=setup.scale.plain_images)
-        with RoundByRound(plan, setup.folder) as konsil, closing(PlainProcess(plan)) as plain:
+    for size in setup.scale.plain:
+        plan = setup.plan("fedavg", size.pixels, images=size.images)
+        trial = tried(_open_plan(setup, size))
+        with ExitStack() as stack:
+            konsil = stack.enter_context(RoundByRound(plan, setup.folder))
+            plain = stack.enter_context(closing(PlainProcess(plan)))
+            best = replace(plan, experiment=trial.experiment)
+            auto = stack.enter_context(RoundByRound(best, setup.folder))
             start = konsil.weights
-            sides: dict[str, Side] = {"konsil": konsil, "plain": plain}
+            sides: dict[str, Side] = {"konsil": konsil, "auto": auto, "plain": plain}
             warm_up(sides, setup.progress)
             first = check_same_computation(start, konsil.weights, plain.weights)
             times = interleave(sides, setup.scale.repeats, setup.progress)
-        what = f"FedAvg in process / plain PyTorch loop, {_size(size)}, 1 thread"
-        ratio = Ratio.of(times["konsil"], times["plain"])
-        outcome.figures.append(Figure(what, ratio, Goal("at most", goal)))
-        outcome.notes.append(
-            f"{_size(size)}: after round 1 the weights of the two sides differ by {first:.1e} of "
-            "the way they have gone"
-        )
-    outcome.notes.append(_federation(setup.scale.plain_images))
+        for side, how in (("konsil", "float32, "), ("auto", "performance: auto, ")):
+            what = f"FedAvg in process / plain PyTorch loop, {_size(size.pixels)}, {how}1 thread"
+            ratio = Ratio.of(times[side], times["plain"])
+            outcome.figures.append(Figure(what, ratio, Goal("at most", size.goal)))
+        outcome.notes += [
+            f"{_size(size.pixels)}, {_federation(size.images)}: after round 1 the weights of the "
+            f"two float32 sides differ by {first:.1e} of the way they have gone; performance: auto "
+            f"found {'; '.join(trial.lines)}"
+        ]
     return outcome
+
+
+def _open_plan(setup: Setup, size: PlainSize) -> Plan:
+    """Where a trial chooses all but processes and threads, which the plain loop has one of."""
+    return setup.plan(
+        "fedavg",
+        size.pixels,
+        images=size.images,
+        engine={"name": "inprocess"},
+        compute={"precision": "auto"},
+        performance="auto",
+    )
 
 
 def check_same_computation(start: Weights, ours: Weights, plain: Weights) -> float:

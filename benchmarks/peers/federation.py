@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import work
+from benchmarks.setup import SIX_SITES
 from konsil.config import PLAIN, check_experiment
 from konsil.data import open_federation, synthetic, training_data
 from konsil.federation.plan import Plan
@@ -30,7 +31,7 @@ class Size:
 
 
 FULL = Size(
-    images={"aster": 180, "birch": 140, "cedar": 100, "dahlia": 80, "elm": 60, "fir": 40},
+    images=SIX_SITES,
     pixels=64,
     few=2,
     many=12,
