@@ -79,7 +79,8 @@ def _measure(names: list[str], quick: bool) -> dict[str, Outcome]:
             with console.status(name) as status:
 
                 def progress(news: str, name: str = name) -> None:
-                    status.update(f"{name}: {news}")
+                    show = status.update if console.is_terminal else console.print
+                    show(f"{name}: {news}")
 
                 setup = Setup(QUICK if quick else FULL, Path(folder), progress)
                 outcomes[name] = BENCHMARKS[name](setup)

@@ -93,7 +93,10 @@ def warm_up(sides: Mapping[str, Side], progress: Progress) -> None:
 
 
 def interleave(
-    sides: Mapping[str, Side], repeats: int, progress: Progress
+    sides: Mapping[str, Side],
+    repeats: int,
+    progress: Progress,
+    after_turn: Callable[[], None] = lambda: None,
 ) -> dict[str, list[float]]:
     """Every side `repeats` times, in turns: A B, B A, A B, ...
 
@@ -105,4 +108,5 @@ def interleave(
         for name in list(sides)[:: -1 if turn % 2 else 1]:
             progress(f"{name}, turn {turn + 1} of {repeats}")
             measured[name].append(sides[name]())
+        after_turn()
     return measured

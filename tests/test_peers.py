@@ -16,6 +16,7 @@ from benchmarks.peers.__main__ import _names
 from benchmarks.peers.compare import (
     BASE,
     PLAIN,
+    TUNED,
     WAYS,
     Side,
     check_same_work,
@@ -86,6 +87,15 @@ def test_ratios_are_the_peers_over_konsils_with_a_goal_each() -> None:
     assert len(figures) == 4
 
 
+def test_everybody_is_held_against_both_of_konsils_ways() -> None:
+    sides = {name: side(name, [1.0], [1.0]) for name in (BASE, TUNED, "pfl")}
+    sides[TUNED].rounds[0] = 0.5
+    figures = {figure.what: figure.ratio.median for figure in outcome_of(sides, 2.0).figures}
+    assert figures["processor time a round: pfl / Konsil"] == 1.0
+    assert figures["processor time a round: pfl / Konsil, performance: auto"] == 2.0
+    assert len(figures) == 4
+
+
 def test_konsils_workers_are_compared_with_whoever_has_several_processes() -> None:
     sides = {name: side(name, [1.0], [1.0]) for name in WAYS}
     against = [
@@ -105,7 +115,7 @@ def test_a_model_that_was_not_trained_is_caught() -> None:
 
 
 def test_the_sides_that_everything_is_held_against_are_always_run() -> None:
-    assert _names(["pfl"]) == [BASE, PLAIN, "pfl"]
+    assert _names(["pfl"]) == [BASE, TUNED, PLAIN, "pfl"]
     assert _names(None) == list(WAYS)
     with pytest.raises(Exception, match="one of Konsil"):
         _names(["fedml"])
@@ -185,7 +195,9 @@ def test_the_loss_and_the_network_are_konsils(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("peers")
-    assert write_work(TINY, folder) == 6
+    images, found = write_work(TINY, folder)
+    assert images == 6
+    assert found.startswith("kernels ")
     return folder
 
 
@@ -223,9 +235,10 @@ def test_a_side_that_sends_back_what_it_got_stops_the_comparison(
 ) -> None:
     steps = Steps(pfl=0)
     monkeypatch.setattr(Side, "run", lambda side, rounds: steps(side, rounds))
-    size = replace(TINY, apart=0.1)
+    size = replace(TINY, apart=0.1, repeats=3)
     with pytest.raises(AssertionError, match="pfl did not do the same work"):
         compare(size, folder, folder, [BASE, PLAIN, "pfl"], str)
+    assert len(steps.done) == 3 + 6  # after the warm-up and the first turn
 
 
 def reached(side: Side) -> list[float]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks import report
 from benchmarks.measure import Outcome
 from benchmarks.peers import environments
-from benchmarks.peers.compare import BASE, PLAIN, ROOT, WAYS, compare
+from benchmarks.peers.compare import BASE, PLAIN, ROOT, TUNED, WAYS, compare
 from benchmarks.peers.federation import FULL, QUICK, write_work
 from benchmarks.peers.meter import supported
 from konsil.files import write_text
@@ -59,7 +59,7 @@ def _names(only: list[str] | None) -> list[str]:
     unknown = [name for name in only or [] if name not in WAYS]
     if unknown:
         raise typer.BadParameter(f"{unknown[0]}: one of {'; '.join(WAYS)}", param_hint="only")
-    return [name for name in WAYS if not only or name in (BASE, PLAIN, *only)]
+    return [name for name in WAYS if not only or name in (BASE, TUNED, PLAIN, *only)]
 
 
 def _measure(names: list[str], quick: bool, folder: Path) -> Outcome:
@@ -69,8 +69,10 @@ def _measure(names: list[str], quick: bool, folder: Path) -> Outcome:
         tempfile.TemporaryDirectory(prefix="konsil-peers-") as work,
         console.status("federation") as status,
     ):
-        images = write_work(size, Path(work))
-        outcome = compare(size, Path(work), folder, names, status.update)
+        images, found = write_work(size, Path(work))
+        progress = status.update if console.is_terminal else console.print
+        outcome = compare(size, Path(work), folder, names, progress)
+    outcome.notes.append(f"performance: auto found {found}")
     outcome.notes.append(
         f"{len(size.images)} sites, {images} training images, {size.pixels} x {size.pixels}; "
         f"a round is what {size.many} rounds took more than {size.few}, divided"

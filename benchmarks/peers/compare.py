@@ -30,10 +30,12 @@ class Way:
     script: str
     environment: str = ""  # a peer's; without one, Konsil's own
     workers: int = 1
+    tuned: bool = False
 
 
 WAYS = {
     "Konsil": Way("konsil_side"),
+    "Konsil, performance: auto": Way("konsil_side", tuned=True),
     "Konsil, 2 worker processes": Way("konsil_side", workers=2),
     "a plain loop": Way("plain_side"),
     "pfl": Way("pfl_side", "pfl"),
@@ -42,7 +44,7 @@ WAYS = {
     "FLARE, 2 threads": Way("flare_side", "flare", workers=2),
 }
 BASE, PLAIN = "Konsil", "a plain loop"
-PARALLEL = "Konsil, 2 worker processes"
+TUNED, PARALLEL = "Konsil, performance: auto", "Konsil, 2 worker processes"
 
 
 def cost_a_round(few: Cost, many: Cost, rounds: int) -> float:
@@ -81,7 +83,7 @@ class Side:
 
     @property
     def _file(self) -> str:
-        return f"{self.way.script}-{self.way.workers}"
+        return f"{self.way.script}-{self.way.workers}{'-tuned' * self.way.tuned}"
 
     def run(self, rounds: int) -> Cost:
         """One run from start to end, as a process that knows nothing of the others."""
@@ -90,6 +92,7 @@ class Side:
         command = [str(self.python), "-m", f"benchmarks.peers.{self.way.script}"]
         command += ["--work", str(self.folder), "--rounds", str(rounds)]
         command += ["--out", str(self.weights), "--workers", str(self.way.workers)]
+        command += ["--tuned"] * self.way.tuned
         result = self.folder / f"{self._file}.json"
         # a client has one thread, and PYTHONPATH reaches the processes of processes
         environment = {**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -127,20 +130,23 @@ def compare(
     """Everything in turns in a folder with the work, then ratios of each side over Konsil's."""
     sides = {name: _side(name, size, folder, environments) for name in names}
     warm_up({name: side.warm for name, side in sides.items()}, progress)
-    interleave(sides, size.repeats, progress)
     start = work.mean_loss(folder / work.DATA, folder / work.START)
-    check_same_work(start, {n: side.losses for n, side in sides.items()}, size.apart)
+
+    def check() -> None:  # after every turn: a full comparison takes an hour
+        check_same_work(start, {n: side.losses for n, side in sides.items()}, size.apart)
+
+    interleave(sides, size.repeats, progress, check)
     return outcome_of(sides, start)
 
 
 def outcome_of(sides: Mapping[str, Side], start: float) -> Outcome:
     """Ratios of processor time a round and of peak memory, with their goals."""
     outcome = Outcome()
-    base = sides[BASE]
-    for name, side in sides.items():
-        if name != BASE:
-            goals = (TIME, MEMORY) if side.way.environment else (None, None)
-            outcome.figures += _figures(name, side, BASE, base, goals)
+    for ours in (BASE, TUNED):
+        for name, side in sides.items():
+            if name not in (BASE, TUNED) and ours in sides:
+                goals = (TIME, MEMORY) if side.way.environment else (None, None)
+                outcome.figures += _figures(name, side, ours, sides[ours], goals)
     if PARALLEL in sides:
         for name, side in sides.items():
             if side.way.environment and side.way.workers > 1:

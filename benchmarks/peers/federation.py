@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from benchmarks.peers import work
 from benchmarks.setup import SIX_SITES
 from konsil.config import PLAIN, check_experiment
 from konsil.data import open_federation, synthetic, training_data
+from konsil.federation.performance import Trial, tried
 from konsil.federation.plan import Plan
 
 NEVER = 10**6  # rounds between two validations: only the last round is validated
@@ -65,8 +66,10 @@ def experiment(size: Size, cache: Path) -> dict[str, Any]:
     }
 
 
-def write_work(size: Size, folder: Path) -> int:
-    """Write the folder that every side reads; how many training images there are."""
+def write_work(size: Size, folder: Path) -> tuple[int, str]:
+    """Write the folder that every side reads; how many training images there are, and how this
+    machine computes Konsil's side fastest.
+    """
     raw = experiment(size, folder / "cache")
     checked = check_experiment(raw, "benchmarks.peers")
     plan = Plan.of(checked, open_federation(checked.federation, checked.task))
@@ -79,4 +82,17 @@ def write_work(size: Size, folder: Path) -> int:
         raise AssertionError("Konsil's U-Net and MONAI's do not have the same parameters")
     np.save(folder / work.START, start.flat.numpy())
     (folder / work.EXPERIMENT).write_text(json.dumps(raw), encoding="utf-8")
-    return sum(map(len, trains))
+    trial = _tried(plan, raw)
+    found = trial.experiment.compute.model_dump(mode="json")
+    (folder / work.TUNED).write_text(json.dumps(raw | {"compute": found}), encoding="utf-8")
+    return sum(map(len, trains)), "; ".join(trial.lines)
+
+
+def _tried(plan: Plan, raw: dict[str, Any]) -> Trial:
+    """What `performance: auto` finds; once, and not by every run anew."""
+    open_keys = {
+        "performance": "auto",
+        "engine": {"name": "inprocess"},
+        "compute": {"threads": 1, "precision": "auto"},
+    }
+    return tried(replace(plan, experiment=check_experiment(raw | open_keys, "benchmarks.peers")))

@@ -24,7 +24,8 @@ MODEL = Path("fedavg", "seed0", "checkpoints", "last", "global.safetensors")
 def main() -> None:
     """All rounds, then the global model into its file."""
     order = work.order()
-    experiment = json.loads((order.work / work.EXPERIMENT).read_text(encoding="utf-8"))
+    file = order.work / (work.TUNED if order.tuned else work.EXPERIMENT)
+    experiment = json.loads(file.read_text(encoding="utf-8"))
     experiment["rounds"] = order.rounds
     if order.workers > 1:
         experiment["engine"] = {"name": "processes", "workers": order.workers}

@@ -21,7 +21,8 @@ BATCH = 8
 RATE = 1e-3
 SMALLEST_DEVIATION = 1e-3
 NEVER_ZERO = 1e-5
-DATA, START, EXPERIMENT = "data.npz", "start.npy", "experiment.json"  # of the work's folder
+# of the work's folder
+DATA, START, EXPERIMENT, TUNED = "data.npz", "start.npy", "experiment.json", "tuned.json"
 SEEDS_A_ROUND = 1000
 
 
@@ -33,6 +34,7 @@ class Order:
     rounds: int
     out: Path  # where the last global model goes
     workers: int  # processes, where a side has the choice
+    tuned: bool  # computing as a trial on this machine found best, where a side has such a thing
 
     @property
     def data(self) -> Path:
@@ -52,8 +54,10 @@ def order() -> Order:
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--tuned", action="store_true")
     given = parser.parse_args()
-    return Order(given.work.resolve(), given.rounds, given.out.resolve(), given.workers)
+    work, out = given.work.resolve(), given.out.resolve()
+    return Order(work, given.rounds, out, given.workers, given.tuned)
 
 
 class PerImageNorm(nn.Module):
