@@ -125,7 +125,6 @@ class Setup:
         validate: bool = True,
         images: dict[str, int] | None = None,
         network: dict[str, Any] | None = None,
-        compute: dict[str, Any] | None = None,
         performance: str = "plain",
     ) -> Plan:
         """An experiment of plain training, else every default, on the retina unless told."""
@@ -144,7 +143,7 @@ class Setup:
             "methods": [method],
             "rounds": MORE_ROUNDS_THAN_MEASURED,
             "engine": engine or {},
-            "compute": {"threads": threads} | (compute or {}),
+            "compute": {"threads": threads},
             "performance": performance,
         }
         experiment = check_experiment(raw, "benchmark")

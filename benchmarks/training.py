@@ -56,7 +56,6 @@ def _open_plan(setup: Setup, size: PlainSize) -> Plan:
         size.pixels,
         images=size.images,
         engine={"name": "inprocess"},
-        compute={"precision": "auto"},
         performance="auto",
     )
 
@@ -111,7 +110,10 @@ def processes_vs_inprocess(setup: Setup) -> Outcome:
             plan = setup.plan("fedavg", threads=threads, engine=engine)
             return stack.enter_context(RoundByRound(plan, setup.folder))
 
-        sides = {"processes": training(1, name="processes", workers=2)}
+        sides = {
+            "processes": training(1, name="processes", workers=2),
+            "1 worker": training(1, name="processes", workers=1),
+        }
         for threads in sorted({1, setup.scale.threads}):
             sides[f"in process, {_threads(threads)}"] = training(threads, name="inprocess")
         warm_up(sides, setup.progress)
@@ -119,10 +121,13 @@ def processes_vs_inprocess(setup: Setup) -> Outcome:
     outcome = Outcome(
         notes=["the start of the workers is not measured", _federation(setup.scale.images)]
     )
-    for name in list(sides)[1:]:
+    for name in list(sides)[2:]:
         ratio = Ratio.of(times[name], times["processes"])
         what = f"{name} / 2 worker processes, {_size(setup.scale.size)}"
         outcome.figures.append(Figure(what, ratio, Goal("at least", 1.1)))
+    what = f"what messages cost: 1 worker process / in process, 1 thread, {_size(setup.scale.size)}"
+    messages = Ratio.of(times["1 worker"], times["in process, 1 thread"])
+    outcome.figures.append(Figure(what, messages))
     return outcome
 
 

@@ -93,6 +93,6 @@ def _tried(plan: Plan, raw: dict[str, Any]) -> Trial:
     open_keys = {
         "performance": "auto",
         "engine": {"name": "inprocess"},
-        "compute": {"threads": 1, "precision": "auto"},
+        "compute": {"threads": 1},
     }
     return tried(replace(plan, experiment=check_experiment(raw | open_keys, "benchmarks.peers")))

@@ -32,6 +32,7 @@ from konsil.weights import BoundNetwork
 GAIN = 1.03  # how much faster than the plain way another must be to be taken
 TURNS = 5
 TURN = 0.1  # seconds that one measurement takes at least
+SHOWN = ("float32", "bf16")  # docs/performance.md
 Step = Callable[[], None]
 
 
@@ -88,6 +89,8 @@ def _alternatives(compute: ComputeConfig) -> Mapping[str, Sequence[Any]]:
         found["memory_format"] = ("contiguous", "channels_last")
     if compute.precision == "auto":
         found["precision"] = precisions(compute.device)
+    elif "precision" not in compute.model_fields_set:  # what was shown to cost no Dice, and no more
+        found["precision"] = [p for p in precisions(compute.device) if p in SHOWN]
     return found
 
 

@@ -137,7 +137,7 @@ def test_the_fastest_way_is_taken_and_told(make_plan, monkeypatch):
 
 def test_what_is_hardly_faster_is_not_taken(make_plan, monkeypatch):
     plan = of(make_plan, monkeypatch)
-    speeds(monkeypatch, fast=1.02, channels_last=1.02, w1t2=1.02, w2t1=0.9)
+    speeds(monkeypatch, fast=1.02, channels_last=1.02, bf16=1.02, w1t2=1.02, w2t1=0.9)
     found = tried(plan).experiment
     assert found.compute.model_dump() == ComputeConfig().model_dump()
     assert found.engine.name == "inprocess"
@@ -151,7 +151,8 @@ def test_threads_may_be_faster_than_processes(make_plan, monkeypatch):
 
 
 def test_what_the_experiment_says_is_not_overruled(make_plan, monkeypatch):
-    written = {"kernels": "reference", "memory_format": "contiguous", "threads": 1}
+    plain = {"kernels": "reference", "memory_format": "contiguous", "precision": "float32"}
+    written = plain | {"threads": 1}
     plan = of(make_plan, monkeypatch, compute=written, engine={"name": "inprocess"})
     speeds(monkeypatch, fast=2, channels_last=2, bf16=2, w1t2=2, w2t1=2)
     found = tried(plan)
@@ -162,7 +163,16 @@ def test_what_the_experiment_says_is_not_overruled(make_plan, monkeypatch):
 def test_one_core_has_no_layout_to_choose(make_plan, monkeypatch):
     found = tried(of(make_plan, monkeypatch, cores=1))
     assert (found.experiment.compute.threads, found.experiment.engine.name) == (1, "inprocess")
-    assert len(found.lines) == 2  # the kernels and the memory format
+    assert len(found.lines) == 3  # kernels, memory format, precision
+
+
+def test_a_precision_that_was_not_shown_to_cost_no_dice_is_asked_for(make_plan, monkeypatch):
+    """Only `precision: auto` tries fp16, the half precision of older GPUs."""
+    monkeypatch.setattr(performance, "precisions", lambda device: ("float32", "fp16"))
+    for compute, taken in (({}, "float32"), ({"precision": "auto"}, "fp16")):
+        plan = of(make_plan, monkeypatch, cores=1, compute=compute)
+        speeds(monkeypatch, fp16=3.0)
+        assert tried(plan).experiment.compute.precision == taken
 
 
 def test_steps_are_really_measured(make_plan, monkeypatch):
