@@ -4,7 +4,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from konsil.data.cache import folder_once
 from konsil.data.decode import Report, bytes_of, into_planes, write_arrays
 from konsil.data.notes import warnings_about
 from konsil.data.origin import find_source
+from konsil.data.reading import ImageReading
 from konsil.data.recipe import fingerprint, hash_files
 from konsil.data.sources import SPLITS, Item
 from konsil.data.splits import check_none_empty, draw_splits
@@ -34,6 +35,7 @@ class Federation:
     fingerprint: str  # changes exactly if the numbers can change
     folder: Path  # the cache entry: <site>/{train,val,test}/{images,targets}.npy
     items: tuple[Item, ...]
+    readings: dict[str, ImageReading] = field(default_factory=dict)  # how each site's are read
 
     def write_splits(self, path: Path) -> None:
         """Which image went where, as a CSV that federation.csv (of pictures with one mask each)
@@ -90,6 +92,7 @@ def open_federation(
         fingerprint=identity,
         folder=folder,
         items=tuple(items),
+        readings={site: recipe.reading(site).of_image for site in sites},
     )
 
 

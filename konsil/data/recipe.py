@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from konsil.data.findings import BadFile, Findings
 from konsil.data.readers import Codes, Window
+from konsil.data.reading import ImageReading
 from konsil.data.sources import SUFFIXES, Item
 from konsil.data.volumes import View, is_volume, parts_of
 
@@ -36,6 +37,11 @@ class Reading:
     series: str | None = None  # DICOM folders of several: which, by its description
     check_geometry: bool = True  # a volume's mask must lie where the volume lies
     mapping: str = field(default="task.structures", compare=False)  # its name in messages
+
+    @property
+    def of_image(self) -> ImageReading:
+        """How the image alone is read."""
+        return ImageReading(self.window, self.view, self.channel, self.series)
 
     def identity(self) -> dict[str, Any]:
         """What can change a pixel."""

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, JsonValue, NonNegativeInt, ValidationError
+from pydantic import Field, JsonValue, NonNegativeInt, ValidationError, field_validator
 
 from konsil.config import SOURCES, Experiment, check_experiment
 from konsil.data import Federation, open_federation
 from konsil.data.origin import find_source
+from konsil.data.reading import ImageReading
 from konsil.data.sources import SPLITS
 from konsil.deploy.policy import PolicyRefused
 from konsil.errors import ConfigError
@@ -78,6 +79,12 @@ class Opened(Said):
 
     counts: dict[SplitName, NonNegativeInt] = Field(min_length=len(SPLITS))  # images
     fingerprint: Name
+    reading: Raw = Field(default_factory=dict)  # how its image files are read, for who asks later
+
+    @field_validator("reading")
+    @classmethod
+    def _is_one(cls, words: Raw) -> Raw:
+        return ImageReading.from_json(words).to_json()
 
 
 class SharedPlan(Said):
@@ -94,6 +101,7 @@ class SharedPlan(Said):
     fingerprint: Name
     plugins: dict[Name, Name] = Field(default_factory=dict)
     initial_weights: Name = ""
+    readings: dict[Name, Raw] = Field(default_factory=dict)
 
 
 class Agreed(Said):
@@ -181,7 +189,11 @@ class SiteData:
         if targets_of(task) == "classes" and source.manifest.labels is None:
             task = task.model_copy(update={"classes": labels})
         found = open_federation(experiment.federation, task)
-        return found, Opened(counts=found.counts[self.site], fingerprint=found.fingerprint)
+        return found, Opened(
+            counts=found.counts[self.site],
+            fingerprint=found.fingerprint,
+            reading=found.readings[self.site].to_json(),
+        )
 
     def plan(self, shared: SharedPlan, plugins: list[Path]) -> Plan:
         """The plan that was sent, with this site's own places, if it is about this site.
@@ -268,6 +280,7 @@ def make_plan(
         counts={site: answer.counts for site, answer in sites.items()},
         fingerprint=hashlib.sha256(prints.encode()).hexdigest(),
         data_folder=Path(OWN),
+        readings={site: answer.reading for site, answer in sites.items()},
     )
     plan.check()
     return plan

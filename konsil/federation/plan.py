@@ -32,7 +32,7 @@ POOLED_SITE = "all-sites"
 FULL_STRENGTH = 5000
 # Of a plan's keys those that change no number: where things lie, how messages travel, promises.
 NOT_NUMBERS = (
-    *("data_folder", "experiment.engine", "experiment.name", "experiment.plugins"),
+    *("data_folder", "readings", "experiment.engine", "experiment.name", "experiment.plugins"),
     "experiment.server.means_only",
     *(f"experiment.federation.{place}" for place in PLACES),
     "experiment.network.initial",
@@ -66,6 +66,8 @@ class Plan:
     version: str = __version__
     plugins: Mapping[str, str] = field(default_factory=dict)  # what it gives -> a file's sha256
     initial_weights: str = ""  # sha256 of the file of network.initial
+    # how each site's images are read, in words; the fingerprint has it, too
+    readings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, experiment: Experiment, federation: Federation) -> Plan:
@@ -80,6 +82,7 @@ class Plan:
             counts=federation.counts,
             fingerprint=federation.fingerprint,
             data_folder=federation.folder,
+            readings={site: r.to_json() for site, r in federation.readings.items()},
         )
         plan.check()
         return plan
@@ -237,8 +240,12 @@ class Plan:
             "data_folder": str(self.data_folder),
         }
         # without such files a plan is the same as before there were any
-        files = {"plugins": dict(self.plugins), "initial_weights": self.initial_weights}
-        return facts | {name: content for name, content in files.items() if content}
+        further = {
+            "plugins": dict(self.plugins),
+            "initial_weights": self.initial_weights,
+            "readings": {site: dict(words) for site, words in self.readings.items()},
+        }
+        return facts | {name: content for name, content in further.items() if content}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], methods: bool = True) -> Plan:
@@ -250,6 +257,7 @@ class Plan:
         return cls(
             plugins=plugins,
             initial_weights=data.get("initial_weights", ""),
+            readings=data.get("readings", {}),
             experiment=experiment,
             sites=tuple(data["sites"]),
             labels=tuple(data["labels"]),

@@ -31,6 +31,7 @@ from konsil.version import __version__
 Observer = Callable[[dict[str, Any]], None]
 RESULT_FILES: dict[Checkpoint, str] = {"best": "results.csv", "last": "results-last.csv"}
 ROUTING_FACTS = ("routing", "temperature", "limit")  # of a super model, chosen by validation
+TOLD = ("val", "test")  # of which images a super model's folder tells the scores
 
 
 class Run:
@@ -161,9 +162,26 @@ class Run:
                 facts = asdict(model.facts)
                 result["routing"][checkpoint] = {n: facts[n] for n in ROUTING_FACTS}
                 if checkpoint == "best":
-                    model.save(self.folder / job.name / "supermodel")
+                    told = self._told(job, result[checkpoint])
+                    model.changed(**told).save(self.folder / job.name / "supermodel")
         result["history"] = record.history
         return result
+
+    def _told(self, job: Job, rows: Sequence[Row]) -> dict[str, Any]:
+        """What a super model's folder says beyond what the model computes with."""
+        scores: dict[str, Any] = {}
+        for row in rows:
+            if row.role == "super" and row.split in TOLD and row.site in self.plan.sites:
+                scores.setdefault(row.split, {}).setdefault(row.site, {})[row.metric] = row.value
+        provenance = {
+            "konsil": self.plan.version,
+            "method": self.plan.method(job).name,
+            "seed": job.seed,
+            "rounds": self.plan.experiment.rounds,
+            "images": {site: self.plan.images(site, "train") for site in self.plan.sites},
+        }
+        readings = {site: dict(words) for site, words in self.plan.readings.items()}
+        return {"reading": readings, "scores": scores, "provenance": provenance}
 
     def _save_checkpoint(
         self, job: Job, examiner: Examiner, record: Record, checkpoint: Checkpoint

@@ -5,24 +5,26 @@ On disk it is a folder: `model.json` and one safetensors file a network.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from konsil.errors import ConfigError, DataError, StateError
-from konsil.networks import NetworkSpec, build_network, check_spec
+from konsil.errors import DataError, StateError
+from konsil.networks import NetworkSpec, build_network
 from konsil.networks.outputs import TARGETS, mixed
+from konsil.supermodel.folder import FORMAT, check_fit, load_folder, save_folder
 from konsil.supermodel.novelty import novelty
 from konsil.supermodel.rules import NAMES_MODELS, Rule, Threshold, from_json, to_json
 from konsil.weights import BoundNetwork, Weights
 
-FORMAT = 2
+if TYPE_CHECKING:  # asked about tensors, a super model reads no file
+    from konsil.data.reading import ImageReading
+
 GLOBAL = "global"
 ALL = "all"  # every model of more than two
 SELECTOR = "selector"
@@ -45,6 +47,11 @@ class Facts:
     withheld: list[str] = field(default_factory=list)  # sites that keep their specialist
     format: int = FORMAT
     targets: str = ""  # masks or classes; older folders have none, when there were two tasks
+    # site -> how its image files were read, in a federation file's words; older folders have none
+    reading: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # validation or test -> site -> metric -> the super model's score there
+    scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    provenance: dict[str, Any] = field(default_factory=dict)  # which run of what it comes from
 
     def __post_init__(self) -> None:
         given = self.targets or ("masks" if self.task == "segmentation" else "classes")
@@ -53,6 +60,8 @@ class Facts:
         object.__setattr__(self, "targets", given)
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature = {self.temperature!r}: a number above 0")
+        if self.reading and set(self.reading) != set(self.sites):
+            raise ValueError(f"reading: of {', '.join(self.reading)}, and not of every site")
         _ = self.rule
 
     @property
@@ -197,16 +206,37 @@ class SuperModel:
         self._network.load(self.models[name])
         return self._network.net(images.to(self.device))
 
-    def read(self, *files: str | Path) -> Tensor:
-        """Pictures as `answer` takes them: read and resized as for training, without a window."""
+    def reading(self, site: str | None = None) -> ImageReading:
+        """How image files are read: as this site's were, or as those of all sites were."""
+        from konsil.data.reading import ImageReading
+
+        facts = self.facts
+        if site is not None and site not in facts.sites:
+            raise DataError(f"{site}: no site of this model; it has {', '.join(facts.sites)}")
+        wanted = facts.sites if site is None else [site]
+        found = {one: ImageReading.from_json(facts.reading.get(one, {})) for one in wanted}
+        if len(set(found.values())) > 1:
+            listing = "; ".join(f"{one}: {how}" for one, how in found.items())
+            raise DataError(
+                f"the sites of this model read their images in different ways ({listing}): say as "
+                "which site's an image is to be read"
+            )
+        return found[wanted[0]]
+
+    def read(self, *files: str | Path, site: str | None = None) -> Tensor:
+        """Pictures as `answer` takes them: read and resized as for training.
+
+        `site`: as whose images, where the sites read theirs in different ways.
+        """
         from konsil.data.findings import BadFile
         from konsil.data.readers import eight_bit, fit, read_picture
 
         size, channels = self.facts.network["image_size"], self.facts.network["in_channels"]
+        window = self.reading(site).window
         pictures = []
         for file in files:
             try:
-                picture = eight_bit(read_picture(Path(file).read_bytes()), window=None)
+                picture = eight_bit(read_picture(Path(file).read_bytes()), window)
             except OSError as error:
                 raise DataError(f"{file}: cannot be read ({error.strerror})") from None
             except BadFile as bad:
@@ -239,46 +269,18 @@ class SuperModel:
 
     def save(self, folder: Path) -> None:
         """Write the folder; `model.json` last, so that a folder with it is whole."""
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "model.json").unlink(missing_ok=True)
-        files = {}
-        for number, name in enumerate(sorted(self.models)):
-            files[name] = f"{number:03d}-{''.join(c if c.isalnum() else '_' for c in name)}"
-            self.models[name].save(folder / f"{files[name]}.safetensors")
-        text = json.dumps(asdict(self.facts) | {"files": files}, indent=2)
-        (folder / "model.json").write_text(text + "\n", encoding="utf-8")
+        save_folder(folder, asdict(self.facts), self.models)
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu") -> SuperModel:
         """The super model of a folder."""
+        plain, models = load_folder(folder)
         try:
-            facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-            files = dict(facts.pop("files"))
-            if facts["format"] not in (1, FORMAT):
-                reads = f"this Konsil reads 1 to {FORMAT}"
-                raise StateError(f"{folder}: format {facts['format']}, {reads}")
-            known = Facts(**_of_format_1(facts) if facts["format"] == 1 else facts)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            facts = Facts(**plain)
+        except (ValueError, TypeError) as error:
             raise StateError(f"{folder}: not a super model's folder ({error})") from None
-        _check_networks(known, folder)
-        models = {n: Weights.load(folder / f"{file}.safetensors") for n, file in files.items()}
-        return cls(known, models, device)
-
-
-def _of_format_1(facts: dict[str, Any]) -> dict[str, Any]:
-    """Konsil 0.1's facts: a threshold beside the rule's name."""
-    gamma, name = facts.pop("gamma"), facts.pop("routing", "threshold")
-    rule = {"rule": name} | ({"gamma": gamma} if name == "threshold" else {})
-    return facts | {"routing": rule, "format": FORMAT}
-
-
-def _check_networks(facts: Facts, folder: Path) -> None:
-    """Refuse at once what could only fail when the first image is asked about."""
-    for spec in (facts.network, facts.selector):
-        try:
-            check_spec(NetworkSpec.from_json(spec))
-        except ConfigError as error:
-            raise StateError(
-                f"{folder}: {error}; a network of one's own must be installed, or its file loaded "
-                "first: konsil.registry.load_plugins([FILE.py])"
-            ) from None
+        for name, weights in models.items():
+            if name != NOVELTY:
+                spec = facts.selector if name == SELECTOR else facts.network
+                check_fit(spec, weights, f"{folder}: {name}")
+        return cls(facts, models, device)

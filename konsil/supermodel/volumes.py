@@ -5,7 +5,7 @@ those this needs what the super model itself needs, and no training code.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from PIL import Image
 
 from konsil.data.findings import BadFile
 from konsil.data.readers import OF_VOLUMES, Window, fit, to_eight_bit
+from konsil.data.reading import ImageReading
 from konsil.data.volumes import View, Volume, from_planes, planes, read_volume, write_volume
 from konsil.errors import DataError
 from konsil.supermodel import Answer, SuperModel
@@ -37,26 +38,34 @@ def segment_volume(
     path: Path,
     out: Path,
     *,
-    view: View = "axial",
+    view: View | None = None,
     window: Window | None = None,
     channel: int | None = None,
     series: str | None = None,
+    site: str | None = None,
 ) -> Segmented:
     """Segment a volume file or a DICOM series' folder, and write the mask to `out`.
 
     The mask has the voxels and the affine of the volume; each plane's answer comes back to the
     plane's own size by nearest neighbour. Where structures overlap, the later one is painted over
-    the earlier (the cup over the disc). `view`, `window`, `channel` and `series` must be those of
-    the federation file that the model was trained with.
+    the earlier (the cup over the disc).
+
+    It is read as the volumes of training were, or of this `site` where sites differ; what `view`,
+    `window`, `channel` and `series` say instead wins. Folders of older versions do not know how
+    that was: then it is the words of the federation file that the model was trained with.
     """
     if model.facts.targets != "masks":
         raise DataError(f"{path}: this super model is for {model.facts.task}, it draws no masks")
+    said = {"view": view, "window": window, "channel": channel, "series": series}
+    given: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
+    reading: ImageReading = replace(model.reading(site), **given)
     try:
-        volume = read_volume(path, channel, series)
+        volume = read_volume(path, reading.channel, reading.series)
     except BadFile as bad:
         detail = f" ({bad.detail})" if bad.detail else ""
         raise DataError(f"{path}: {bad.what}{detail}; {bad.cure}") from None
-    stack = to_eight_bit(planes(volume.array, volume.affine, view), window or OF_VOLUMES)
+    sliced = planes(volume.array, volume.affine, reading.view)
+    stack = to_eight_bit(sliced, reading.window or OF_VOLUMES)
     _, height, width = stack.shape[:3]
     painted: list[NDArray[np.uint8]] = []
     asked: list[str] = []
@@ -65,7 +74,7 @@ def segment_volume(
         painted += [_painted(logits, (height, width)) for logits in answer.logits.cpu().numpy()]
         asked += model.asked(answer.route)
         confidence += answer.route.confidence.tolist()
-    mask = Volume(from_planes(np.stack(painted), volume.affine, view), volume.affine)
+    mask = Volume(from_planes(np.stack(painted), volume.affine, reading.view), volume.affine)
     write_volume(out, mask)
     return Segmented(mask, asked, confidence)
 

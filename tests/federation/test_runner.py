@@ -13,6 +13,7 @@ from PIL import Image
 
 from konsil import cli
 from konsil import testing as toy
+from konsil.data.reading import ImageReading
 from konsil.errors import RunError
 from konsil.evaluation.results import read_results
 from konsil.federation.runner import Run, read_plan
@@ -93,6 +94,25 @@ def test_files_of_a_finished_run(finished):
     assert read_plan(folder)["hash"] == plan.hash
     states = (*StateFiles.NAMES, RECORD)
     assert not [f for f in files if f.endswith((*states, ".part"))]  # no state is kept
+
+
+def test_the_super_models_folder_tells_where_it_comes_from(finished):
+    plan, folder = finished
+    told = json.loads((folder / "fedsm/seed0/supermodel/model.json").read_text())
+    assert told["reading"] == {site: ImageReading().to_json() for site in plan.sites}
+    assert told["provenance"] == {
+        "konsil": plan.version,
+        "method": "fedsm",
+        "seed": 0,
+        "rounds": plan.experiment.rounds,
+        "images": {site: plan.images(site, "train") for site in plan.sites},
+    }
+    rows = [r for r in read_results(folder / "results.csv") if r.role == "super"]
+    for split in ("val", "test"):
+        assert told["scores"][split].keys() == set(plan.sites)
+        for site, scores in told["scores"][split].items():
+            assert scores == {r.metric: r.value for r in rows if (r.split, r.site) == (split, site)}
+    assert "train" not in told["scores"]
 
 
 def test_events_tell_the_story(finished):

@@ -1,15 +1,20 @@
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
-from konsil.errors import StateError
+from konsil.data.readers import Percentiles
+from konsil.data.reading import ImageReading
+from konsil.errors import DataError, StateError
 from konsil.networks import NetworkSpec, build_network
 from konsil.supermodel import GLOBAL, SELECTOR, Facts, SuperModel
 from konsil.supermodel.rules import Threshold, to_json
@@ -182,11 +187,46 @@ def edit(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps({k: v for k, v in facts.items() if v is not None}))
 
 
+def of_file(folder: Path, **changes: object) -> None:
+    """Say something else of the file of south's specialist."""
+    files = json.loads((folder / "model.json").read_text())["files"]
+    edit(folder, files=files | {"south": files["south"] | changes})
+
+
+def souths(folder: Path) -> Path:
+    return next(folder.glob("*south*"))
+
+
+def link_out(folder: Path) -> None:
+    path = souths(folder)
+    (folder / "elsewhere").mkdir()
+    path.rename(folder / "elsewhere" / "model")
+    path.symlink_to(folder / "elsewhere" / "model")
+
+
+def folder_for_file(folder: Path) -> None:
+    souths(folder).unlink()
+    (folder / json.loads((folder / "model.json").read_text())["files"]["south"]["file"]).mkdir()
+
+
+def flip_a_bit(folder: Path) -> None:
+    content = bytearray(souths(folder).read_bytes())
+    content[-1] ^= 1
+    souths(folder).write_bytes(content)
+
+
+def swap_files(folder: Path) -> None:
+    north, south = next(folder.glob("*north*")), souths(folder)
+    content = north.read_bytes()
+    north.write_bytes(south.read_bytes())
+    south.write_bytes(content)
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no model.json": (lambda f: (f / "model.json").unlink(), "not a super model's folder"),
     "cut model.json": (lambda f: (f / "model.json").write_text('{"gam'), "not a super model's"),
     "a list": (lambda f: (f / "model.json").write_text("[]"), "not a super model's folder"),
-    "another format": (lambda f: edit(f, format=3), "format 3, this Konsil reads 1 to 2"),
+    "another format": (lambda f: edit(f, format=4), "format 4, this Konsil reads 1 to 3"),
     "no format": (lambda f: edit(f, format=None), "not a super model's folder"),
     "another key": (lambda f: edit(f, shoe_size=43), "not a super model's folder"),
     "no rule": (lambda f: edit(f, routing=None), "not a super model's folder"),
@@ -203,6 +243,39 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a network of another version": (
         lambda f: edit(f, network={"name": "unet", "depth": 9}),
         "not a specification of this version",
+    ),
+    "readings of another site": (
+        lambda f: edit(f, reading={"west": {}}),
+        "reading: of west, and not of every site",
+    ),
+    "not an object": (lambda f: edit(f, network="unet"), "not a specification of this version"),
+    "deeper than anything": (
+        lambda f: (f / "model.json").write_text("[" * 100_000),
+        "not a super model's folder",
+    ),
+    "a model.json of a gigabyte": (
+        lambda f: os.truncate(f / "model.json", 1 << 30),
+        "larger than 16 MB",
+    ),
+    "a link for model.json": (
+        lambda f: ((f / "model.json").rename(f / "x"), (f / "model.json").symlink_to("x")),
+        "a link; a super model's folder holds plain files",
+    ),
+    "a path above": (lambda f: of_file(f, file="../north.safetensors"), "lie in its folder"),
+    "a path from the root": (lambda f: of_file(f, file="/etc/passwd"), "lie in its folder"),
+    "another kind of file": (lambda f: of_file(f, file="model.json"), "end in .safetensors"),
+    "no file name": (lambda f: of_file(f, file=7), "lie in its folder"),
+    "a link out of the folder": (link_out, "a link; a super model's folder holds plain files"),
+    "a folder for a file": (folder_for_file, "no file; a super model's folder holds plain files"),
+    "one bit": (flip_a_bit, "damaged, or another file than model.json was written with"),
+    "two sites' files changed places": (swap_files, "damaged, or another file"),
+    "a network of terabytes": (
+        lambda f: edit(f, network=NETWORK.to_json() | {"width": 100_000}),
+        "weights of another network than model.json says",
+    ),
+    "images of terabytes": (
+        lambda f: edit(f, network=NETWORK.to_json() | {"image_size": 1 << 20}),
+        "image_size = 1048576: 1 to 8192",
     ),
     "weights gone": (lambda f: next(f.glob("*south*")).unlink(), "south.safetensors"),
     "weights cut": (lambda f: next(f.glob("*south*")).write_bytes(b"12345678"), "south.safetens"),
@@ -274,10 +347,29 @@ def rewritten(folder: Path, **changes: object) -> None:
     (folder / "model.json").write_text(json.dumps(kept))
 
 
+def as_before_checksums(folder: Path) -> None:
+    """Format 2: names of files without a suffix, and nothing of readings, scores, provenance."""
+    files = json.loads((folder / "model.json").read_text())["files"]
+    stems = {name: entry["file"].removesuffix(".safetensors") for name, entry in files.items()}
+    rewritten(folder, files=stems, format=2, reading=None, scores=None, provenance=None)
+
+
+def test_a_folder_of_format_2_is_read(tmp_path: Path):
+    model = super_model()
+    model.save(tmp_path)
+    as_before_checksums(tmp_path)
+    again = SuperModel.load(tmp_path)
+    assert again.facts == model.facts
+    assert again.reading() == ImageReading()
+    again.save(tmp_path)  # and is of format 3 when it is saved again
+    assert json.loads((tmp_path / "model.json").read_text())["format"] == 3
+
+
 def test_a_folder_of_konsil_0_1_is_read(tmp_path: Path):
     """Then the rule was a name, with the threshold beside it."""
     model = super_model(gamma=0.3)
     model.save(tmp_path)
+    as_before_checksums(tmp_path)
     old = {"temperature": None, "limit": None, "format": 1, "gamma": 0.3, "routing": "threshold"}
     rewritten(tmp_path, **old)
     again = SuperModel.load(tmp_path)
@@ -334,3 +426,44 @@ def test_a_network_by_its_path_is_saved_and_loaded(tmp_path: Path):
     again = SuperModel.load(tmp_path)
     assert again.facts == facts
     assert torch.equal(again.answer(x).logits, model.answer(x).logits)
+
+
+# How files are read
+
+
+WINDOW = {"window": [-100.0, 300.0], "view": "coronal", "channel": 1, "series": "T2.*"}
+
+
+def reading(**sites: dict[str, object]) -> SuperModel:
+    return super_model().changed(reading=sites)
+
+
+def test_a_model_says_how_files_are_read(tmp_path: Path):
+    reading(north=WINDOW, south=WINDOW).save(tmp_path)
+    model = SuperModel.load(tmp_path)
+    assert model.reading() == ImageReading((-100.0, 300.0), "coronal", 1, "T2.*")
+
+
+def test_sites_that_read_differently_are_asked_for_by_name():
+    model = reading(north=WINDOW, south={"window": {"percentiles": [1.0, 99.0]}})
+    assert model.reading("south") == ImageReading(Percentiles(1, 99))
+    with pytest.raises(DataError) as caught:
+        model.reading()
+    said = str(caught.value)
+    assert "north: window [-100.0, 300.0], view coronal, channel 1, series T2.*" in said
+    assert "say as which site's" in said
+    with pytest.raises(DataError, match="west: no site of this model; it has north, south"):
+        model.reading("west")
+
+
+def test_a_picture_is_read_through_the_window_of_training(tmp_path: Path):
+    """20 to 220 becomes 0 to 255; below and above is cut off."""
+    values = np.array([[0, 20, 120, 220, 255]] * 5, np.uint8)
+    Image.fromarray(values).save(tmp_path / "x.png")
+    plain, windowed = super_model(), {"window": [20.0, 220.0]}
+    model = reading(north=windowed, south={})
+    size = {"network": NETWORK.to_json() | {"image_size": 5}}
+    seen = model.changed(**size).read(tmp_path / "x.png", site="north")[0, 0, 0]
+    assert (seen * 255).round().tolist() == [0, 0, 128, 255, 255]
+    seen = plain.changed(**size).read(tmp_path / "x.png")[0, 0, 0]
+    assert (seen * 255).round().tolist() == [0, 20, 120, 220, 255]
