@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from konsil.data.cache import named_errors
 from konsil.data.findings import BadFile, Findings
-from konsil.data.image_with_masks import ImageWithMasks, is_picture, open_with_masks, some
+from konsil.data.image_file import is_picture
+from konsil.data.image_with_masks import ImageWithMasks, open_with_masks, some
 from konsil.data.manifest import Manifest, Slices
 from konsil.data.recipe import UNNAMED, Digests, Reading, Recipe, in_threads
 from konsil.data.sources import Item

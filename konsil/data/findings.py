@@ -15,6 +15,9 @@ class BadFile(Exception):
         self.what, self.cure, self.detail = what, cure, detail
         self.name = name  # of the file, for those who opened several at once
 
+    def __str__(self) -> str:
+        return f"{self.what}{f' ({self.detail})' if self.detail else ''}; {self.cure}"
+
 
 class Findings:
     """What is wrong, where, and the cure; raised together as one DataError."""

@@ -6,20 +6,20 @@ a file is the same.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from konsil.data import readers
 from konsil.data.findings import BadFile
+from konsil.data.image_file import ImageFile, is_picture, open_picture, open_volume
 from konsil.data.recipe import Reading, digest, mask_files
-from konsil.data.sources import SUFFIXES, Item
-from konsil.data.volumes import Volume, plane_spacing, planes, read_mask_volume, read_volume
+from konsil.data.sources import Item
+from konsil.data.volumes import Volume, planes, read_mask_volume
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,20 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class ImageWithMasks:
+class ImageWithMasks(ImageFile):
     """What one item's files hold, at their own size. A picture has one plane."""
 
-    kind: str  # PNG, JPEG, ... or volume
-    raw: NDArray[Any]  # [N, H, W] or [N, H, W, C]: intensities as the file has them
-    pictures: list[Image.Image]  # the same planes with 8 bit a channel
-    masks: tuple[Mask, ...]
-    spacing: tuple[float, float, float] | None  # volumes: mm between planes, rows, columns
-    sixteen_bit: bool  # and not stretched to a window
-    digests: dict[str, str]  # of every file that was opened
+    masks: tuple[Mask, ...] = ()
+    digests: dict[str, str] = field(default_factory=dict)  # of every file that was opened
+
+    @classmethod
+    def of(cls, image: ImageFile, masks: tuple[Mask, ...], digests: dict[str, str]) -> Self:
+        """The image with its masks."""
+        return cls(**vars(image), masks=masks, digests=digests)
 
     def image(self, plane: int | None, channels: int, size: int) -> NDArray[np.uint8]:
-        """One plane as the network sees it, [C, size, size]."""
-        return readers.fit(self.pictures[plane or 0], channels, size)
+        """One plane as the network sees it, [C, size, size]; of a picture the only one."""
+        return self.plane(plane or 0, channels, size)
 
     def target(self, plane: int | None, size: int) -> NDArray[np.uint8]:
         """One 0/1 plane a structure, [S, size, size]."""
@@ -91,11 +91,6 @@ def open_with_masks(root: Path, item: Item, reading: Reading) -> ImageWithMasks:
         raise
 
 
-def is_picture(name: str) -> bool:
-    """Whether a file is a 2-D picture by its name."""
-    return name.lower().endswith(SUFFIXES)
-
-
 class _Opener:
     """Opens the files of one item and remembers which one it is at."""
 
@@ -105,22 +100,11 @@ class _Opener:
         self.digests: dict[str, str] = {}
 
     def picture(self) -> ImageWithMasks:
-        data, window = self._bytes(self.item.image), self.reading.window
-        image = readers.read_picture(data)
-        if readers.is_wide_colour(data):  # Pillow would drop the lower half of the bits
-            raw: NDArray[Any] = readers.read_wide_colour(self.root / self.item.image)
-            eight = Image.fromarray(readers.to_eight_bit(raw, window or "full"))
-        else:
-            raw, eight = readers.intensities(image), readers.eight_bit(image, window)
-        return ImageWithMasks(
-            kind=image.format or "",
-            raw=raw[None],
-            pictures=[eight],
-            masks=self._masks(lambda name: self._picture_mask(name, image.size)),
-            spacing=None,
-            sixteen_bit=raw.dtype == np.uint16 and window is None,
-            digests=self.digests,
-        )
+        data = self._bytes(self.item.image)
+        image = open_picture(data, self.root / self.item.image, self.reading.of_image)
+        [picture] = image.pictures
+        masks = self._masks(lambda name: self._picture_mask(name, picture.size))
+        return ImageWithMasks.of(image, masks, self.digests)
 
     def _picture_mask(self, name: str, size: tuple[int, int]) -> NDArray[Any]:
         if not is_picture(name):
@@ -136,21 +120,13 @@ class _Opener:
         return values[None]
 
     def volume(self) -> ImageWithMasks:
-        reading, path = self.reading, self.root / self.item.image
+        path = self.root / self.item.image
         self.digests[self.item.image] = digest(path)
-        volume = read_volume(path, reading.channel, reading.series)
-        raw = planes(volume.array, volume.affine, reading.view)
-        eight = readers.to_eight_bit(raw, reading.window or readers.OF_VOLUMES)
-        row, column = plane_spacing(volume, reading.view)
-        return ImageWithMasks(
-            kind="volume",
-            raw=raw,
-            pictures=[Image.fromarray(plane) for plane in eight],
-            masks=self._masks(lambda name: self._volume_mask(name, volume)),
-            spacing=(float(np.prod(volume.spacing)) / (row * column), row, column),
-            sixteen_bit=False,
-            digests=self.digests,
-        )
+        image = open_volume(path, self.reading.of_image)
+        volume = image.volume
+        assert volume is not None
+        masks = self._masks(lambda name: self._volume_mask(name, volume))
+        return ImageWithMasks.of(image, masks, self.digests)
 
     def _volume_mask(self, name: str, volume: Volume) -> NDArray[Any]:
         reading, path = self.reading, self.root / name

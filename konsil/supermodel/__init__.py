@@ -224,24 +224,23 @@ class SuperModel:
         return found[wanted[0]]
 
     def read(self, *files: str | Path, site: str | None = None) -> Tensor:
-        """Pictures as `answer` takes them: read and resized as for training.
+        """Pictures, and all planes of volumes, as `answer` takes them: read as for training.
 
         `site`: as whose images, where the sites read theirs in different ways.
         """
         from konsil.data.findings import BadFile
-        from konsil.data.readers import eight_bit, fit, read_picture
+        from konsil.data.image_file import open_image
 
         size, channels = self.facts.network["image_size"], self.facts.network["in_channels"]
-        window = self.reading(site).window
+        reading = self.reading(site)
         pictures = []
         for file in files:
             try:
-                picture = eight_bit(read_picture(Path(file).read_bytes()), window)
-            except OSError as error:
-                raise DataError(f"{file}: cannot be read ({error.strerror})") from None
+                opened = open_image(Path(file), reading)
             except BadFile as bad:
-                raise DataError(f"{file}: {bad.what}; {bad.cure}") from None
-            pictures.append(torch.tensor(fit(picture, channels, size)))
+                raise DataError(f"{file}: {bad}") from None
+            planes = range(len(opened.pictures))
+            pictures += [torch.tensor(opened.plane(n, channels, size)) for n in planes]
         return torch.stack(pictures) / 255
 
     def answer(self, images: Tensor) -> Answer:

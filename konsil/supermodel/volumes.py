@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from konsil.data.findings import BadFile
-from konsil.data.readers import OF_VOLUMES, Window, fit, to_eight_bit
+from konsil.data.image_file import ImageFile, open_volume
+from konsil.data.readers import Window
 from konsil.data.reading import ImageReading
-from konsil.data.volumes import View, Volume, from_planes, planes, read_volume, write_volume
+from konsil.data.volumes import View, Volume, from_planes, write_volume
 from konsil.errors import DataError
 from konsil.supermodel import Answer, SuperModel
 
@@ -60,30 +61,28 @@ def segment_volume(
     given: dict[str, Any] = {key: value for key, value in said.items() if value is not None}
     reading: ImageReading = replace(model.reading(site), **given)
     try:
-        volume = read_volume(path, reading.channel, reading.series)
+        opened = open_volume(path, reading)
     except BadFile as bad:
-        detail = f" ({bad.detail})" if bad.detail else ""
-        raise DataError(f"{path}: {bad.what}{detail}; {bad.cure}") from None
-    sliced = planes(volume.array, volume.affine, reading.view)
-    stack = to_eight_bit(sliced, reading.window or OF_VOLUMES)
-    _, height, width = stack.shape[:3]
+        raise DataError(f"{path}: {bad}") from None
+    assert opened.volume is not None
+    affine, (_, height, width) = opened.volume.affine, opened.raw.shape[:3]
     painted: list[NDArray[np.uint8]] = []
     asked: list[str] = []
     confidence: list[float] = []
-    for answer in _answers(model, stack):
+    for answer in _answers(model, opened):
         painted += [_painted(logits, (height, width)) for logits in answer.logits.cpu().numpy()]
         asked += model.asked(answer.route)
         confidence += answer.route.confidence.tolist()
-    mask = Volume(from_planes(np.stack(painted), volume.affine, reading.view), volume.affine)
+    mask = Volume(from_planes(np.stack(painted), affine, reading.view), affine)
     write_volume(out, mask)
     return Segmented(mask, asked, confidence)
 
 
-def _answers(model: SuperModel, stack: NDArray[np.uint8]) -> Iterator[Answer]:
+def _answers(model: SuperModel, opened: ImageFile) -> Iterator[Answer]:
     channels, size = model.facts.network["in_channels"], model.facts.network["image_size"]
-    for start in range(0, len(stack), BATCH):
-        pictures = (Image.fromarray(plane) for plane in stack[start : start + BATCH])
-        images = np.stack([fit(picture, channels, size) for picture in pictures])
+    for start in range(0, len(opened.pictures), BATCH):
+        numbers = range(len(opened.pictures))[start : start + BATCH]
+        images = np.stack([opened.plane(number, channels, size) for number in numbers])
         yield model.answer(torch.from_numpy(images).float().div_(255))
 
 

@@ -12,8 +12,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from konsil.data.image_with_masks import open_with_masks
 from konsil.data.readers import Percentiles
 from konsil.data.reading import ImageReading
+from konsil.data.recipe import Reading
+from konsil.data.sources import Item
 from konsil.errors import DataError, StateError
 from konsil.networks import NetworkSpec, build_network
 from konsil.supermodel import GLOBAL, SELECTOR, Facts, SuperModel
@@ -467,3 +470,17 @@ def test_a_picture_is_read_through_the_window_of_training(tmp_path: Path):
     assert (seen * 255).round().tolist() == [0, 0, 128, 255, 255]
     seen = plain.changed(**size).read(tmp_path / "x.png")[0, 0, 0]
     assert (seen * 255).round().tolist() == [0, 20, 120, 220, 255]
+
+
+def test_colours_of_16_bit_are_read_as_in_training(tmp_path: Path):
+    """Of 0x01ff Pillow would keep 1; all of it is 2 of 255."""
+    import SimpleITK as sitk
+
+    wide = np.full((32, 32, 3), 0x01FF, np.uint16)
+    sitk.WriteImage(sitk.GetImageFromArray(wide, isVector=True), str(tmp_path / "x.png"))
+    network = NetworkSpec("unet", 3, 1, 32, width=2)
+    models = {name: weights_of(network, n) for n, name in enumerate((GLOBAL, *SITES))}
+    model = super_model(network=network, **models)
+    assert (model.read(tmp_path / "x.png") * 255).unique().tolist() == [2.0]
+    trained = open_with_masks(tmp_path, Item("north", "x.png", "", "p"), Reading()).image(0, 3, 32)
+    assert torch.equal(model.read(tmp_path / "x.png")[0] * 255, torch.from_numpy(trained).float())

@@ -17,7 +17,8 @@ from PIL import Image
 
 from konsil.data.decode import chosen_planes
 from konsil.data.findings import BadFile, Findings
-from konsil.data.image_with_masks import ImageWithMasks, Mask, is_picture, open_with_masks
+from konsil.data.image_file import is_picture
+from konsil.data.image_with_masks import ImageWithMasks, Mask, open_with_masks
 from konsil.data.origin import FileSource
 from konsil.data.sources import Item
 from konsil.prepare.check.pool import by_processes, by_threads

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from konsil.data.image_with_masks import is_picture
+from konsil.data.image_file import is_picture
 from konsil.data.sources import RESERVED_SITES, Item
 
 EXAMPLES = 3  # of whatever is not used or not understood

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from konsil.data.findings import BadFile
-from konsil.data.image_with_masks import is_picture
+from konsil.data.image_file import is_picture
 from konsil.data.readers import what_it_is
 from konsil.data.sources import SUFFIXES, VOLUME_SUFFIXES, without_suffix
 from konsil.errors import DataError
