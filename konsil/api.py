@@ -266,8 +266,10 @@ def load(folder: str | Path, device: str = "cpu") -> SuperModel:
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder")
-    own = (folder / "model.json").exists()
-    return _only_super_model(folder, "." if own else "*/seed*/supermodel", device)
+    if (folder / "model.json").exists():
+        return _only_super_model(folder, ".", device)
+    kind = "supermodel" if list(folder.glob("*/seed*/supermodel")) else "model"
+    return _only_super_model(folder, f"*/seed*/{kind}", device)
 
 
 def _only_super_model(folder: Path, wanted: str, device: str) -> SuperModel:

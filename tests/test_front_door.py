@@ -292,7 +292,7 @@ def test_a_super_model_reads_pictures_as_training_did(result: konsil.RunResult, 
     assert len(decoded) > 0
     assert all(torch.as_tensor(image).numpy().tobytes() in known for image in decoded)
     assert model.answer(read).logits.shape == (12, 1, 32, 32)
-    with pytest.raises(DataError, match=r"nowhere\.png: cannot be read"):
+    with pytest.raises(DataError, match=r"nowhere\.png: file that cannot be opened"):
         model.read("nowhere.png")
     with pytest.raises(DataError, match=r"test_front_door\.py: "):
         model.read(__file__)

@@ -23,10 +23,14 @@ from konsil.federation.messages import Checkpoint
 from konsil.federation.plan import NOT_NUMBERS, Job, Plan
 from konsil.federation.questions import CHECKPOINTS
 from konsil.federation.server import Record, Server
+from konsil.federation.site_worker import site_folder
 from konsil.federation.state import StateFiles
 from konsil.files import remove_parts, store_once, take_lock, write_text
 from konsil.observers.eventlog import EventLog
+from konsil.supermodel import GLOBAL, Facts, SuperModel
+from konsil.supermodel.rules import Even, Fixed, to_json
 from konsil.version import __version__
+from konsil.weights import Weights
 
 Observer = Callable[[dict[str, Any]], None]
 RESULT_FILES: dict[Checkpoint, str] = {"best": "results.csv", "last": "results-last.csv"}
@@ -161,18 +165,50 @@ class Run:
             if model is not None:
                 facts = asdict(model.facts)
                 result["routing"][checkpoint] = {n: facts[n] for n in ROUTING_FACTS}
-                if checkpoint == "best":
-                    told = self._told(job, result[checkpoint])
-                    model.changed(**told).save(self.folder / job.name / "supermodel")
+            if checkpoint == "best":
+                folder = self.folder / job.name / ("model" if model is None else "supermodel")
+                model = model or self._plain_model(job, examiner, record)
+                if model is not None:  # the coordinator of `local` between hospitals has none
+                    model.changed(**self._told(job, result[checkpoint])).save(folder)
         result["history"] = record.history
         return result
+
+    def _plain_model(self, job: Job, examiner: Examiner, record: Record) -> SuperModel | None:
+        """What there is to ask of a method without a selector: one model, or one a site, or both.
+
+        Sites' own models are there if the sites are: between hospitals they stay where they are.
+        """
+        method, shared = examiner.method, examiner.shared(record, "best")
+        models: dict[str, Weights] = {}
+        for role in method.shared_roles:  # one at most: the mean, or pooled training's
+            models[GLOBAL] = shared[role]
+        for site in self.plan.sites:
+            own = site_folder(self.folder / job.name, site) / "best"
+            for role in method.private_roles:
+                if (path := own / f"{role}.safetensors").exists():
+                    models[site] = Weights.load(path)
+        if not models:
+            return None
+        facts = Facts(
+            task=method.context.task.name,
+            targets=method.context.task.targets,
+            labels=list(self.plan.labels),
+            sites=list(self.plan.sites),
+            network=method.context.network.to_json(),
+            selector={},
+            routing=to_json(Fixed() if GLOBAL in models else Even()),
+            withheld=[site for site in self.plan.sites if site not in models],
+            plan=self.plan.hash,
+        )
+        return SuperModel(facts, models)
 
     def _told(self, job: Job, rows: Sequence[Row]) -> dict[str, Any]:
         """What a super model's folder says beyond what the model computes with."""
         scores: dict[str, Any] = {}
         for row in rows:
-            if row.role == "super" and row.split in TOLD and row.site in self.plan.sites:
-                scores.setdefault(row.split, {}).setdefault(row.site, {})[row.metric] = row.value
+            if row.split in TOLD and row.site in self.plan.sites:
+                of_role = scores.setdefault(row.split, {}).setdefault(row.role, {})
+                of_role.setdefault(row.site, {})[row.metric] = row.value
         provenance = {
             "konsil": self.plan.version,
             "method": self.plan.method(job).name,

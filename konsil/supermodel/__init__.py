@@ -19,7 +19,15 @@ from konsil.networks import NetworkSpec, build_network
 from konsil.networks.outputs import TARGETS, mixed
 from konsil.supermodel.folder import FORMAT, check_fit, load_folder, save_folder
 from konsil.supermodel.novelty import novelty
-from konsil.supermodel.rules import NAMES_MODELS, Rule, Threshold, from_json, to_json
+from konsil.supermodel.rules import (
+    NAMES_MODELS,
+    NEEDS_NO_SELECTOR,
+    Even,
+    Rule,
+    Threshold,
+    from_json,
+    to_json,
+)
 from konsil.weights import BoundNetwork, Weights
 
 if TYPE_CHECKING:  # asked about tensors, a super model reads no file
@@ -39,7 +47,7 @@ class Facts:
     labels: list[str]  # structures, or classes
     sites: list[str]  # in the order of the selector's outputs
     network: dict[str, Any]
-    selector: dict[str, Any]
+    selector: dict[str, Any]  # empty: there is none, and always the same models answer
     routing: dict[str, Any]  # whom to ask: a rule of rules.py
     temperature: float = 1.0  # by which the selector's logits are divided
     limit: float | None = None  # an image of more novelty is like those of no site
@@ -49,8 +57,8 @@ class Facts:
     targets: str = ""  # masks or classes; older folders have none, when there were two tasks
     # site -> how its image files were read, in a federation file's words; older folders have none
     reading: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # validation or test -> site -> metric -> the super model's score there
-    scores: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
+    # validation or test -> role (super, global, personal) -> site -> metric -> score there
+    scores: dict[str, dict[str, dict[str, dict[str, float]]]] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)  # which run of what it comes from
 
     def __post_init__(self) -> None:
@@ -60,9 +68,11 @@ class Facts:
         object.__setattr__(self, "targets", given)
         if not 0 < self.temperature < float("inf"):
             raise ValueError(f"temperature = {self.temperature!r}: a number above 0")
+        rule = self.rule
+        if not self.selector and not isinstance(rule, NEEDS_NO_SELECTOR):
+            raise ValueError(f"routing: {rule.name} asks a selector, and there is none")
         if self.reading and set(self.reading) != set(self.sites):
             raise ValueError(f"reading: of {', '.join(self.reading)}, and not of every site")
-        _ = self.rule
 
     @property
     def rule(self) -> Rule:
@@ -113,13 +123,18 @@ class SiteSelector:
 
 
 class SuperModel:
-    """One global model, one specialist a site, and a selector that decides whom to ask."""
+    """One global model, one specialist a site, and a selector that decides whom to ask.
+
+    What a method leaves that has no selector, or not all of these models, is one of the same kind.
+    """
 
     def __init__(
         self, facts: Facts, models: Mapping[str, Weights], device: torch.device | str = "cpu"
     ) -> None:
-        given = [site for site in facts.sites if site not in facts.withheld]
-        missing = [n for n in (GLOBAL, SELECTOR, *given) if n not in models]
+        needed = [site for site in facts.sites if site not in facts.withheld]
+        needed += [SELECTOR] if facts.selector else []
+        needed += [] if isinstance(facts.rule, Even) and needed else [GLOBAL]
+        missing = [name for name in needed if name not in models]
         if missing:
             raise StateError(f"super model: no weights for {', '.join(missing)}")
         self.facts = facts
@@ -163,6 +178,8 @@ class SuperModel:
     @torch.no_grad()
     def route(self, images: Tensor) -> Route:
         """Algorithm 2, lines 1-3, by whatever rule: how much of the answer is whose."""
+        if not self.facts.selector:
+            return self._unasked(len(images))
         logits, features = self.selector(images)
         probabilities = torch.softmax(logits / self.facts.temperature, dim=1)
         confidence, site = probabilities.max(dim=1)
@@ -172,6 +189,14 @@ class SuperModel:
         unfamiliar = novel > (float("inf") if self.facts.limit is None else self.facts.limit)
         shares = self._shares(probabilities, unfamiliar)
         return Route(probabilities, confidence, site, shares, novel, unfamiliar)
+
+    def _unasked(self, images: int) -> Route:
+        """The route of images that no selector has seen."""
+        unknown = torch.full((images, len(self.facts.sites)), torch.nan, device=self.device)
+        nobody = torch.full((images,), -1, device=self.device)
+        familiar = torch.zeros(images, dtype=torch.bool, device=self.device)
+        shares = self._shares(unknown, familiar)
+        return Route(unknown, unknown[:, 0], nobody, shares, unknown[:, 0], familiar)
 
     def shares_of(self, route: Route) -> Tensor:
         """The shares that this model's rule gives for another rule's route."""
@@ -190,6 +215,9 @@ class SuperModel:
         withheld = [1 + k for k, name in enumerate(self.answering) if name == GLOBAL]
         shares[:, 0] += shares[:, withheld].sum(dim=1)
         shares[:, withheld] = 0
+        if GLOBAL not in self.models:  # those who are left answer
+            shares[:, 0] = 0
+            shares /= shares.sum(dim=1, keepdim=True)
         shares[unfamiliar] = 0
         shares[unfamiliar, 0] = 1
         return shares
@@ -203,6 +231,9 @@ class SuperModel:
     @torch.no_grad()
     def logits_of(self, name: str, images: Tensor) -> Tensor:
         """The answer of one of the models, by the name of its site or `global`."""
+        if name not in self.models or name in (SELECTOR, NOVELTY):
+            known = ", ".join(n for n in (GLOBAL, *self.facts.sites) if n in self.models)
+            raise DataError(f"{name}: no model of that name here; there are {known}")
         self._network.load(self.models[name])
         return self._network.net(images.to(self.device))
 

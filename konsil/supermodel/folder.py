@@ -52,7 +52,7 @@ def load_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Weights]]:
         if version < FORMAT:  # names without a suffix, and no checksums
             files = {name: {"file": f"{stem}.safetensors"} for name, stem in files.items()}
         facts = (_of_format_1(facts) if version == 1 else facts) | {"format": FORMAT}
-        specs = [facts[key] for key in ("network", "selector")]
+        specs = [facts["network"], *([facts["selector"]] if facts["selector"] else [])]
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"{folder}: not a super model's folder ({error})") from None
     for spec in specs:

@@ -132,10 +132,26 @@ class Fixed:
         return chosen(place, probabilities.shape[1])
 
 
-Rule: TypeAlias = Threshold | Utility | Blend | Argmax | Ensemble | Fixed
+@dataclass(frozen=True)
+class Even:
+    """Every specialist, all alike: where there are only models of sites, and nobody to choose."""
+
+    name: ClassVar[str] = "even"
+    passes: ClassVar[float] = torch.inf
+
+    def shares(self, probabilities: Tensor) -> Tensor:
+        """An equal part to every specialist."""
+        count, sites = probabilities.shape
+        shares = torch.full((count, 1 + sites), 1 / sites, device=probabilities.device)
+        shares[:, 0] = 0
+        return shares
+
+
+Rule: TypeAlias = Threshold | Utility | Blend | Argmax | Ensemble | Fixed | Even
 RULES: dict[str, type[Rule]] = {
-    kind.name: kind for kind in (Threshold, Utility, Blend, Argmax, Ensemble, Fixed)
+    kind.name: kind for kind in (Threshold, Utility, Blend, Argmax, Ensemble, Fixed, Even)
 }
+NEEDS_NO_SELECTOR = (Fixed, Even)
 # For selectors with an output for the global model, which decide alone.
 NAMES_MODELS: dict[str, Rule] = {rule.name: rule for rule in (Argmax(), Ensemble())}
 
@@ -177,6 +193,8 @@ def in_words(rule: Rule) -> str:
         return f"the model with the highest expected score{also}"
     if isinstance(rule, Fixed):
         return "the global model" if rule.model == 0 else f"the specialist of site {rule.model}"
+    if isinstance(rule, Even):
+        return "every site's model, all alike"
     return "the model that the selector names" if rule == Argmax() else "all models, weighed"
 
 

@@ -8,11 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 
 from konsil import cli
 from konsil import testing as toy
+from konsil.data import test_images as test_images_of
 from konsil.data.reading import ImageReading
 from konsil.errors import RunError
 from konsil.evaluation.results import read_results
@@ -20,6 +22,7 @@ from konsil.federation.runner import Run, read_plan
 from konsil.federation.server import RECORD
 from konsil.federation.state import StateFiles
 from konsil.files import write_text
+from konsil.supermodel import SuperModel
 
 FIVE = ["centralized", "local", "fedavg", "fedsm", "fedsoup"]
 
@@ -109,10 +112,42 @@ def test_the_super_models_folder_tells_where_it_comes_from(finished):
     }
     rows = [r for r in read_results(folder / "results.csv") if r.role == "super"]
     for split in ("val", "test"):
-        assert told["scores"][split].keys() == set(plan.sites)
-        for site, scores in told["scores"][split].items():
+        assert told["scores"][split].keys() == {"global", "personal", "super"}
+        assert told["scores"][split]["super"].keys() == set(plan.sites)
+        for site, scores in told["scores"][split]["super"].items():
             assert scores == {r.metric: r.value for r in rows if (r.split, r.site) == (split, site)}
     assert "train" not in told["scores"]
+
+
+# method -> what its folder holds, and the role that a site's own or the global model has
+LEFT = {
+    "centralized": ("model", {"global": "centralized"}),
+    "local": ("model", {"own": "local"}),
+    "fedavg": ("model", {"global": "global"}),
+    "fedsm": ("supermodel", {"global": "global", "own": "personal"}),
+    "fedsoup": ("model", {"global": "global", "own": "personal"}),
+}
+
+
+@pytest.mark.parametrize("method", FIVE)
+def test_every_method_leaves_something_to_ask(finished, method):
+    """Whoever loads it finds the scores of the run, on its test images, by each of its models."""
+    plan, folder = finished
+    kind, roles = LEFT[method]
+    model = SuperModel.load(folder / method / "seed0" / kind)
+    asked = {"global": ["global"], "own": list(plan.sites)}
+    names = {name for which in roles for name in asked[which]}
+    assert names == set(model.models) - {"selector", "novelty"}
+    rows = {r[2:6]: r.value for r in read_results(folder / "results.csv") if r.method == method}
+    task = plan.context(plan.jobs[0], plan.sites).task
+    for site in plan.sites:
+        images = test_images_of(plan.data_folder, site)
+        x, y = images.batch(torch.arange(len(images)))
+        for which, role in roles.items():
+            name = site if which == "own" else "global"
+            found = float(task.columns(model.logits_of(name, x), y)["dice"].mean())
+            assert found == pytest.approx(rows[role, "test", site, "dice"], abs=1e-5)
+    assert model.answer(x).logits.shape == model.logits_of(name, x).shape
 
 
 def test_events_tell_the_story(finished):

@@ -18,6 +18,7 @@ from konsil.supermodel.rules import (
     Argmax,
     Blend,
     Ensemble,
+    Even,
     Fixed,
     Rule,
     Threshold,
@@ -131,7 +132,11 @@ def test_degenerate_blends_are_the_simpler_rules(drawn):
     )
 
 
-@pytest.mark.parametrize("rule", [Threshold(0.3), Utility(TABLE), Blend(0.5, 2), Fixed(1)])
+def test_every_site_alike():
+    assert shares(Even(), 0.9, 0.1) == [0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize("rule", [Threshold(0.3), Utility(TABLE), Blend(0.5, 2), Fixed(1), Even()])
 def test_shares_are_shares(rule):
     drawn = torch.softmax(torch.randn(50, 2, generator=torch.Generator().manual_seed(0)), dim=1)
     found = rule.shares(drawn)
@@ -150,6 +155,7 @@ EXAMPLES: dict[str, Rule] = {
     "argmax": Argmax(),
     "ensemble": Ensemble(),
     "fixed": Fixed(2),
+    "even": Even(),
 }
 
 

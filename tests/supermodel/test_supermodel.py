@@ -484,3 +484,55 @@ def test_colours_of_16_bit_are_read_as_in_training(tmp_path: Path):
     assert (model.read(tmp_path / "x.png") * 255).unique().tolist() == [2.0]
     trained = open_with_masks(tmp_path, Item("north", "x.png", "", "p"), Reading()).image(0, 3, 32)
     assert torch.equal(model.read(tmp_path / "x.png")[0] * 255, torch.from_numpy(trained).float())
+
+
+# Without a selector: what other methods leave
+
+
+def plain(routing: dict[str, object], *names: str) -> SuperModel:
+    models = {name: weights_of(NETWORK, n) for n, name in enumerate((GLOBAL, *SITES))}
+    facts = Facts("segmentation", ["disc"], SITES, NETWORK.to_json(), {}, routing)
+    withheld = [site for site in SITES if site not in names]
+    given = {name: weights for name, weights in models.items() if name in names}
+    return SuperModel(replace(facts, withheld=withheld), given)
+
+
+GLOBAL_ALONE = {"rule": "fixed", "model": 0}
+
+
+def test_one_model_answers_everything(tmp_path: Path):
+    plain(GLOBAL_ALONE, GLOBAL).save(tmp_path)
+    model, x = SuperModel.load(tmp_path), images(3)
+    answer = model.answer(x)
+    assert torch.equal(answer.logits, model.logits_of(GLOBAL, x))
+    assert model.asked(answer.route) == [GLOBAL] * 3
+    assert answer.route.probabilities.isnan().all()  # nobody has looked
+    assert answer.route.site.tolist() == [-1] * 3
+    assert not answer.route.unfamiliar.any()
+    with pytest.raises(DataError, match="north: no model of that name here; there are global"):
+        model.logits_of("north", x)
+
+
+def test_a_sites_own_model_is_asked_by_name():
+    model, x = plain(GLOBAL_ALONE, GLOBAL, *SITES), images(2)
+    assert torch.equal(model.answer(x).logits, model.logits_of(GLOBAL, x))
+    assert not torch.equal(model.logits_of("south", x), model.logits_of(GLOBAL, x))
+
+
+@pytest.mark.parametrize("names", [["north", "south"], ["south"]])
+def test_sites_alone_answer_together(tmp_path: Path, names: list[str]):
+    """Without a global model: the mean of probabilities, of those whose model is here."""
+    plain({"rule": "even"}, *names).save(tmp_path)
+    model, x = SuperModel.load(tmp_path), images(2)
+    mean = sum(model.logits_of(name, x).sigmoid() for name in names) / len(names)
+    torch.testing.assert_close(model.answer(x).logits.sigmoid(), mean)
+    assert model.asked(model.route(x)) == [" + ".join(names)] * 2
+
+
+def test_whom_to_ask_needs_somebody_who_says_so():
+    with pytest.raises(ValueError, match="routing: threshold asks a selector, and there is none"):
+        plain(SURE, GLOBAL)
+    with pytest.raises(StateError, match="no weights for global"):
+        plain(GLOBAL_ALONE, *SITES)
+    with pytest.raises(StateError, match="no weights for global"):
+        plain({"rule": "even"})
