@@ -29,6 +29,7 @@ class ImageFile:
     spacing: tuple[float, float, float] | None = None  # volumes: mm between planes, rows, columns
     sixteen_bit: bool = False  # and not stretched to a window
     volume: Volume | None = None  # of whose array the planes are
+    series: str | None = None  # DICOM folders of several: the pattern that chose one
 
     def plane(self, number: int, channels: int, size: int) -> NDArray[np.uint8]:
         """One plane as the network sees it, [C, size, size]."""
@@ -55,16 +56,27 @@ def open_picture(data: bytes, path: Path, reading: ImageReading) -> ImageFile:
     """A picture of these bytes, which are those of the file."""
     image, window = readers.read_picture(data), reading.window
     if readers.is_wide_colour(data):  # Pillow would drop the lower half of the bits
-        raw: NDArray[Any] = readers.read_wide_colour(path)
-        eight = Image.fromarray(readers.to_eight_bit(raw, window or "full"))
-    else:
-        raw, eight = readers.intensities(image), readers.eight_bit(image, window)
-    return ImageFile(
-        kind=image.format or "",
-        raw=raw[None],
-        pictures=[eight],
-        sixteen_bit=raw.dtype == np.uint16 and window is None,
-    )
+        return picture_of(readers.read_wide_colour(path), reading, image.format or "")
+    raw, eight = readers.intensities(image), readers.eight_bit(image, window)
+    return _picture(image.format or "", raw, eight, window)
+
+
+def picture_of(pixels: NDArray[Any], reading: ImageReading, kind: str = "array") -> ImageFile:
+    """A picture of these intensities, [H, W] or [H, W, 3]; 8 bit are taken as they are."""
+    window = reading.window
+    if window is None and pixels.dtype == np.uint8:
+        return _picture(kind, pixels, Image.fromarray(pixels), window)
+    if window is None and pixels.dtype.kind not in "iu":
+        raise BadFile("pixels that are no whole numbers", "say what is black and white: a window")
+    eight = Image.fromarray(readers.to_eight_bit(pixels, window or "full"))
+    return _picture(kind, pixels, eight, window)
+
+
+def _picture(
+    kind: str, raw: NDArray[Any], eight: Image.Image, window: readers.Window | None
+) -> ImageFile:
+    sixteen_bit = raw.dtype == np.uint16 and window is None
+    return ImageFile(kind, raw[None], [eight], sixteen_bit=sixteen_bit)
 
 
 def open_volume(path: Path, reading: ImageReading) -> ImageFile:
@@ -79,4 +91,5 @@ def open_volume(path: Path, reading: ImageReading) -> ImageFile:
         pictures=[Image.fromarray(plane) for plane in eight],
         spacing=(float(np.prod(volume.spacing)) / (row * column), row, column),
         volume=volume,
+        series=reading.series,
     )

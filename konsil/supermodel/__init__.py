@@ -32,6 +32,7 @@ from konsil.weights import BoundNetwork, Weights
 
 if TYPE_CHECKING:  # asked about tensors, a super model reads no file
     from konsil.data.reading import ImageReading
+    from konsil.supermodel.predict import Prediction
 
 GLOBAL = "global"
 ALL = "all"  # every model of more than two
@@ -273,6 +274,24 @@ class SuperModel:
             planes = range(len(opened.pictures))
             pictures += [torch.tensor(opened.plane(n, channels, size)) for n in planes]
         return torch.stack(pictures) / 255
+
+    def predict(
+        self, *inputs: str | Path | Any, ask: str = "auto", site: str | None = None
+    ) -> list[Prediction]:
+        """What the model says of files (pictures, volumes, DICOM series) or of arrays of pixels.
+
+        Each is read as training read its images (`site`: as this one's, where sites differ), and
+        is asked about alone. `ask`: whom; by default the super model chooses.
+        """
+        from konsil.supermodel.predict import predict_array, predict_file
+
+        reading = self.reading(site)
+        return [
+            predict_file(self, Path(one), ask, reading)
+            if isinstance(one, str | Path)
+            else predict_array(self, one, ask, reading)
+            for one in inputs
+        ]
 
     def answer(self, images: Tensor) -> Answer:
         """Algorithm 2: every image is answered by whom the rule asks.
