@@ -1,18 +1,15 @@
 """Look at data before training: describe, check, preview, import."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 
-from konsil.cli.terminal import console, problems, say
+from konsil.cli.terminal import console, progress, say
 
 app = typer.Typer(
     help="Describe, check, preview and import the images of hospitals.",
@@ -20,7 +17,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Report = Callable[[str, int, int], None]
 Source = Annotated[
     Path, typer.Argument(metavar="PATH", help="A federation.yaml, or the folder that holds it.")
 ]
@@ -186,25 +182,3 @@ def cache(
         say(f"removed: {len(removed)} entries, {readable(sum(e.bytes for e in removed))}")
     total = readable(sum(entry.bytes for entry in there))
     say(f"{folder}: {total} of at most {readable(usual_cache_limit())} (KONSIL_CACHE_LIMIT)")
-
-
-@contextmanager
-def progress() -> Iterator[Report]:
-    """A bar for each site on the error stream, so that --json stays clean."""
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        console=problems,
-        transient=True,
-        disable=not problems.is_terminal,
-    )
-    with bar:
-        tasks: dict[str, TaskID] = {}
-
-        def report(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield report
