@@ -56,13 +56,20 @@ def init(
 
 
 @app.command()
-def check(path: Source = Path(), site: Sites = None, json_: AsJson = False) -> None:
+def check(
+    path: Source = Path(),
+    site: Sites = None,
+    image_size: Annotated[
+        int, typer.Option(min=16, help="Pixels a side that an experiment will give images.")
+    ] = 64,
+    json_: AsJson = False,
+) -> None:
     """Open every file once and say what is wrong, odd, or double. Exit code 1: errors."""
     from konsil.prepare.check import check_federation
     from konsil.prepare.check.show import print_check
 
     with progress() as report:
-        result = check_federation(path, site, report)
+        result = check_federation(path, site, report, image_size)
     if json_:
         print(json.dumps(result.to_json(), indent=1))
     else:

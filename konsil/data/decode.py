@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from konsil.data.cache import named_errors
+from konsil.data.detail import best_of, mean_of
 from konsil.data.findings import BadFile, Findings
 from konsil.data.image_file import is_picture
 from konsil.data.image_with_masks import ImageWithMasks, open_with_masks, some
@@ -91,6 +92,7 @@ class _Decoded(NamedTuple):
     values: frozenset[int] = frozenset()  # of its masks
     marked: frozenset[str] = frozenset()  # structures that are marked anywhere
     brightest: int | None = None  # of a 16-bit image, before it was scaled to 8 bit
+    best: Mapping[str, float] = {}  # structure -> the best Dice at the network's size
 
 
 def bytes_of(recipe: Recipe, images: int) -> int:
@@ -151,7 +153,9 @@ def _decode(root: Path, recipe: Recipe, digests: Digests, items: list[Item]) -> 
     values = frozenset(value for mask in opened.masks for value in mask.counts)
     areas = [area for mask in opened.masks for area in mask.areas().items()]
     brightest = int(opened.raw.max()) if opened.sixteen_bit else None
-    return _Decoded(planes, values, frozenset(name for name, area in areas if area), brightest)
+    marked = frozenset(name for name, area in areas if area)
+    middle = items[len(items) // 2].plane or 0
+    return _Decoded(planes, values, marked, brightest, best_of(opened, middle, recipe.size))
 
 
 def _reported(
@@ -191,7 +195,11 @@ def _facts(reading: Reading, seen: Sequence[_Decoded]) -> dict[str, Any]:
     marked = {name for one in seen for name in one.marked}
     empty = [name for name, _ in reading.structures if name not in marked]
     brightest = [one.brightest for one in seen if one.brightest is not None]
-    return {"empty_structures": empty, "brightest_16_bit": max(brightest, default=None)}
+    return {
+        "empty_structures": empty,
+        "brightest_16_bit": max(brightest, default=None),
+        "best_dice": mean_of(one.best for one in seen),
+    }
 
 
 def check_one_value(values: Mapping[str, set[int]], recipe: Recipe, found: Findings) -> None:

@@ -13,6 +13,7 @@ from konsil.data.recipe import Digests, Recipe
 from konsil.data.sources import SPLITS, Item
 
 FEW_IMAGES = 5  # a score over fewer is mostly chance
+COARSE = 0.9  # Dice; below that a structure is lost on its way to the network's size, and back
 DARK = 65535 // 4  # a 16-bit image that uses less than this loses its greys at 8 bit
 
 Pair = tuple[Item, Item]
@@ -93,6 +94,14 @@ def _from_pixels(site: str, facts: Mapping[str, Any], recipe: Recipe) -> Iterato
     elif empty:
         text = f"site {site}: {', '.join(empty)} in no mask: {cure}"
         yield Note("missing structure", text, site)
+    for name, dice in facts.get("best_dice", {}).items():  # older caches have none
+        if dice < COARSE:
+            text = (
+                f"site {site}: {name} is too fine for image_size {recipe.size}: a perfect model "
+                f"would have a Dice of {dice:.2f} on the masks as they are; choose a larger "
+                "federation.image_size, or crop the images to what matters"
+            )
+            yield Note("structure too fine", text, site)
     if brightest is not None and brightest < DARK:
         text = (
             f"site {site}: the 16-bit images reach {brightest} of 65535; scaled to 8 bit they "

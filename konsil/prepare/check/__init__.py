@@ -12,6 +12,7 @@ from typing import Any
 
 from konsil.config import FederationConfig, TaskConfig
 from konsil.data.decode import check_one_value
+from konsil.data.detail import mean_of
 from konsil.data.findings import Findings
 from konsil.data.listing import Listing, list_manifest
 from konsil.data.manifest import read_manifest
@@ -25,6 +26,7 @@ from konsil.prepare.check.copies import Copy, find_copies, notes_on
 from konsil.prepare.check.look import Report, Seen, look_at
 from konsil.prepare.check.sites import SiteFacts, facts_of, remarks
 
+IMAGE_SIZE = FederationConfig.model_fields["image_size"].default
 __all__ = ["CheckResult", "Problem", "check_federation"]
 
 
@@ -75,18 +77,23 @@ class CheckResult:
 
 
 def check_federation(
-    path: Path, sites: Sequence[str] | None = None, report: Report | None = None
+    path: Path,
+    sites: Sequence[str] | None = None,
+    report: Report | None = None,
+    image_size: int = IMAGE_SIZE,
 ) -> CheckResult:
     """Open every file that a federation file leads to. Nothing is raised for what it finds.
 
     `path` is a federation file or its folder; `report(site, done, total)` is called as files are
-    opened.
+    opened; `image_size` is what an experiment will give images.
     """
     try:
         manifest = read_manifest(path)
         chosen = choose_sites(manifest.content.sites, sites, manifest.path)
         source = FileSource(
-            manifest, FederationConfig(file=manifest.path), TaskConfig(name=manifest.task)
+            manifest,
+            FederationConfig(file=manifest.path, image_size=image_size),
+            TaskConfig(name=manifest.task),
         )
     except KonsilError as error:
         return CheckResult(path, errors=(Problem(str(error)),))
@@ -184,6 +191,7 @@ def _decoded(at: Mapping[str, Sequence[Seen]], facts: Mapping[str, SiteFacts]) -
         site: {
             "empty_structures": [k for k, area in facts[site].areas.items() if not area],
             "brightest_16_bit": max((int(o.high) for o in own if o.sixteen_bit), default=None),
+            "best_dice": mean_of(one.best for one in own),
         }
         for site, own in at.items()
     }

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from konsil.data.decode import chosen_planes
+from konsil.data.detail import best_of
 from konsil.data.findings import BadFile, Findings
 from konsil.data.image_file import is_picture
 from konsil.data.image_with_masks import ImageWithMasks, Mask, open_with_masks
@@ -59,6 +60,7 @@ class Seen:
     levels: NDArray[np.uint16]  # [n, 1, 256] or [n, 4, 256]: how often each level of grey (, red,
     # green, blue) occurs at 8 bit, among evenly spaced pixels
     channels: int  # that the federation's images have
+    best: dict[str, float]  # structure -> the best Dice at the network's size, of one image
     digests: dict[str, str]  # file -> sha256
 
     @property
@@ -100,7 +102,7 @@ def look_at(
             planes = chosen_planes(item, opened, slices) if volume else []
         except BadFile as bad:
             return bad
-        return describe(item, opened, planes, channels)
+        return describe(item, opened, planes, channels, source.config.image_size)
 
     pictures = all(is_picture(item.image) for item in items)
     made = by_processes(look, items, lambda i: i.image) if pictures else by_threads(look, items)
@@ -118,7 +120,9 @@ def look_at(
     return seen
 
 
-def describe(item: Item, opened: ImageWithMasks, planes: Sequence[int], channels: int) -> Seen:
+def describe(
+    item: Item, opened: ImageWithMasks, planes: Sequence[int], channels: int, size: int
+) -> Seen:
     """What is kept of an image; `planes` are a volume's chosen ones, none of a picture."""
     shown = planes or [0]
     pictures = [plain(opened.pictures[plane]) for plane in shown]
@@ -143,6 +147,7 @@ def describe(item: Item, opened: ImageWithMasks, planes: Sequence[int], channels
         thumbnails=np.stack([_thumbnail(picture) for picture in pictures]),
         levels=levels.reshape(len(shown), -1, GREYS),
         channels=channels,
+        best=best_of(opened, shown[len(shown) // 2], size),
         digests=opened.digests,
     )
 
