@@ -1,15 +1,15 @@
 """Train, compare, look at results."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from konsil.cli.terminal import INTERRUPTED, console, problems
+from konsil.cli.terminal import INTERRUPTED, console, problems, say
 from konsil.errors import RunError
 
 RECIPES = Path(__file__).parents[1] / "recipes"
@@ -127,7 +127,6 @@ def pretrain(
 
     checked = read_experiment(experiment, set_ or [], plugin or [])
     score = api.pretrain(checked, out, console, synthetic=synthetic, images=images, rounds=rounds)
-    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     say(f"{out}: {score['metric']} {score['value']:.3f} on {score['n']} validation images")
     say(f"to begin with these weights, write into {experiment}:\n\nnetwork:\n  initial: {out}")
 
@@ -136,6 +135,15 @@ def demo(out: OutOption = None, set_: SetOption = None) -> None:
     """Train and compare five methods on six synthetic eye hospitals, in minutes."""
     folder = out or Path("runs/demo")
     run(RECIPES / "demo.yaml", set_, out=folder, resume=(folder / "plan.yaml").exists())
+    from konsil.config import read_experiment
+    from konsil.report.examples import write_examples
+
+    examples = folder / "examples"
+    write_examples(read_experiment(RECIPES / "demo.yaml", set_ or [], []), examples)
+    command = sys.argv[0] if Path(sys.argv[0]).name == "konsil" else "konsil"
+    say("\nask its super model about images that no hospital trained on, or in a browser:")
+    say(f"  {command} predict {folder} {examples} -o {folder / 'answers'}")
+    say(f"  {command} serve {folder}")
 
 
 def methods(

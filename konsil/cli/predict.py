@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Column, Table
 
 from konsil.cli.experiments import PluginOption
 from konsil.cli.terminal import console, problems, progress, say
 from konsil.errors import DataError, RunError
 
 if TYPE_CHECKING:
+    from konsil.data.origin import FileSource
     from konsil.data.reading import ImageReading
+    from konsil.evaluation.files import SiteScores
     from konsil.supermodel import SuperModel
     from konsil.supermodel.asking import Asked
 
@@ -148,3 +152,65 @@ def _tell(asked: Asked, table: Path, ask: str) -> None:
 
 def _some(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def evaluate(
+    model: ModelArgument,
+    data: Annotated[
+        Path,
+        typer.Option(
+            "--data", metavar="PATH", help="A federation.yaml, or the folder that holds it."
+        ),
+    ],
+    ask: Annotated[
+        str, typer.Option("--ask", metavar="WHO", help="auto (the selector), global, or a site.")
+    ] = "auto",
+    json_: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+    device: DeviceOption = "cpu",
+    plugin: PluginOption = None,
+) -> None:
+    """Measure a super model on labelled images, also of hospitals that took no part."""
+    loaded = load_model(model, device, plugin)
+    from konsil.evaluation.files import score_files
+    from konsil.supermodel.asking import check_known
+
+    check_known(loaded, ask)
+    source = _labelled(data, loaded)
+    with progress() as report:
+        scores = score_files(loaded, source, ask, report)
+    if json_:
+        print(json.dumps([vars(one) for one in scores], indent=1))
+        return
+    _print_scores(scores, loaded.facts.network["image_size"])
+
+
+def _labelled(path: Path, model: SuperModel) -> FileSource:
+    """A federation file, opened at the model's size."""
+    from konsil.config import FederationConfig, TaskConfig
+    from konsil.data.manifest import read_manifest
+    from konsil.data.origin import FileSource, kind_of
+
+    manifest, task = read_manifest(path), TaskConfig(name=model.facts.task)
+    if manifest.task != kind_of(task):
+        raise DataError(
+            f"{manifest.path}: describes a {manifest.task}, and the model is for {task.name}"
+        )
+    network = model.facts.network
+    size, channels = network["image_size"], network["in_channels"]
+    config = FederationConfig(file=manifest.path, image_size=size, channels=channels)
+    return FileSource(manifest, config, task)
+
+
+def _print_scores(scores: list[SiteScores], size: int) -> None:
+    metrics = [name for name in scores[0].scores if not name.startswith("_")]
+    head = [f"{name}, {size} px" for name in metrics] if scores[0].own_size else metrics
+    own = [f"{name}, own size" for name in metrics if name in scores[0].own_size]
+    right = [Column(name, justify="right") for name in ("images", *head, *own)]
+    table = Table("site", *right, "asked")
+    for one in scores:
+        values = [f"{one.scores[name]:.3f}" if name in one.scores else "" for name in metrics]
+        values += [f"{value:.3f}" for value in one.own_size.values()]
+        asked = ", ".join(f"{who} {count}" for who, count in one.asked.items())
+        foreign = f"; {one.unfamiliar} like no site's" if one.unfamiliar else ""
+        table.add_row(one.site, str(one.images), *values, f"{asked}{foreign}")
+    console.print(table)

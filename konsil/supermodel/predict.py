@@ -18,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from konsil.colours import structure_colour
 from konsil.data.findings import BadFile
@@ -28,7 +27,7 @@ from konsil.data.volumes import View, Volume, from_planes, write_volume
 from konsil.data.volumes.formats import suffix_of
 from konsil.errors import DataError
 from konsil.files import replacing
-from konsil.networks.outputs import to_probabilities
+from konsil.networks.outputs import at_size, to_probabilities
 from konsil.supermodel import GLOBAL, Answer, Facts, Route, SuperModel
 from konsil.supermodel.rules import chosen
 
@@ -64,9 +63,7 @@ class Prediction:
 
     def at_own_size(self, plane: int) -> NDArray[np.float32]:
         """A plane's probabilities, [structures, rows, columns] of the file, by interpolation."""
-        maps = self.probabilities[plane : plane + 1]
-        if maps.shape[2:] != self.size:
-            maps = interpolate(maps, self.size, mode="bilinear", antialias=True)
+        maps = at_size(self.probabilities[plane : plane + 1], self.size)
         return np.asarray(maps[0].numpy())
 
     def masks(self) -> NDArray[np.bool_]:
