@@ -12,6 +12,9 @@ from konsil.config import TrainingConfig
 from konsil.weights import Weights, mix
 
 MEMORY = 0.8  # of `smoothed`: how much of the mean of the scores before stays
+# So many scores are a mean. The first round's alone would be one score, lucky or not, and stand
+# for ever against the means of later ones.
+ENOUGH = 5
 
 
 def kept(
@@ -25,7 +28,9 @@ def kept(
         # What was scored first is the model before any training: it is left out.
         memory = min(training.ema, 1 - 1 / (len(scores) - 1))
         return mix([(memory, old), (1 - memory, new)])
-    marks = smoothed(scores) if training.keep == "smoothed" else scores
+    marks = smoothed(scores)[ENOUGH - 1 :] if training.keep == "smoothed" else scores
+    if not marks:
+        return new
     return new if marks[-1] >= max(marks) else old  # of equals the later, which saw more
 
 

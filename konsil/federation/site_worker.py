@@ -1,7 +1,7 @@
 """What answers requests on behalf of sites: the same code under every engine."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from math import isfinite
 from pathlib import Path
 
@@ -42,6 +42,10 @@ from konsil.supermodel import SELECTOR, SiteSelector, SuperModel
 from konsil.supermodel.rules import from_json
 from konsil.weights import Parts, Weights
 
+# Whose images stay mapped from round to round. Mapped pages count as this process's memory, so
+# with hundreds of sites it would seem to hold all their images; to open them again costs little.
+OPEN_SITES = 32
+
 
 class SiteWorker:
     """Hosts any of a plan's sites. Their state lies in each site's own folder, nowhere else."""
@@ -56,7 +60,8 @@ class SiteWorker:
         self._job = ""
         self._method: Method
         self._networks: Networks
-        self.training_data = cache(lambda s: training_data(plan.data_folder, plan.members(s)))
+        open_data = lru_cache(OPEN_SITES)
+        self.training_data = open_data(lambda s: training_data(plan.data_folder, plan.members(s)))
 
     def handle(self, request: Request) -> Reply:
         """Answer one request; asking again gives the same answer and trains nothing twice."""

@@ -1,8 +1,8 @@
 """What one hospital is to a method: its images, its networks, what it keeps."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import ceil
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
@@ -17,8 +17,9 @@ from konsil.networks import Network, arranged, build_network
 from konsil.randomness import generator
 from konsil.weights import BoundNetwork, Parts, Weights
 
+Found = TypeVar("Found")
 Batches = Iterator[tuple[Tensor, Tensor]]
-REMEMBERED = 1000  # evaluations of one process: numbers of some kilobytes each
+REMEMBERED = 1000  # things that one process has found out: some kilobytes each
 
 
 class Networks:
@@ -35,6 +36,7 @@ class Networks:
         # The oldest first. As plain numbers: arrays would lie among the megabytes that come and
         # go with every batch, and keep them from being used again whole.
         self._columns: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+        self._found: dict[tuple[str, ...], Any] = {}
 
     def build(self, name: str) -> nn.Module:
         """The network that is trained under this name; under any other, one of the task."""
@@ -71,6 +73,14 @@ class Networks:
             if len(self._columns) > REMEMBERED:
                 del self._columns[next(iter(self._columns))]
         return {name: np.array(values) for name, values in self._columns[asked].items()}
+
+    def once(self, key: tuple[str, ...], find: Callable[[], Found]) -> Found:
+        """What this process has found under this key before, or finds now."""
+        if key not in self._found:
+            self._found[key] = find()
+            if len(self._found) > REMEMBERED:
+                del self._found[next(iter(self._found))]
+        return cast(Found, self._found[key])
 
     @property
     def evaluator(self) -> BoundNetwork:
@@ -189,6 +199,10 @@ class Site:
     def validation_images(self) -> int:
         """The number of validation images."""
         return len(self.validation)
+
+    def once(self, *key: str, find: Callable[[], Found]) -> Found:
+        """What depends on the site's images and this key alone: looked for once a process."""
+        return self._networks.once((self.name, *key), find)
 
     def eval_network(self, network: str, weights: Weights) -> Network:
         """The network of that name with these weights, in evaluation mode, not to be trained."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from konsil.data import Images
 from konsil.errors import ConfigError
 from konsil.ingredients.context import (
     SERVER_ONLY,
@@ -35,7 +36,7 @@ from konsil.supermodel.discriminant import (
     means_layout,
     wrong_means,
 )
-from konsil.weights import Layout, Weights
+from konsil.weights import Layout, Weights, digest_of
 
 # All images that a site's selector learns from, with their labels; made when asked for.
 Examples = Callable[[], Iterable[tuple[Tensor, Tensor]]]
@@ -200,15 +201,47 @@ class ClosedForm(Selector):
         layouts[IMAGE_MEANS] = _means_layout(Weights.zeros(layouts.pop(SELECTOR)))
 
     def learn(self, x: Tensor, labels: Tensor) -> None:
-        """Nothing is learnt batch by batch: `send` looks at all images once."""
+        """Nothing is learnt batch by batch: `end` looks at all images once."""
+
+    def end(self, upload: Upload) -> None:
+        """Means over the site's training images."""
+        site, weights = self.site, self.w_s.weights()
+        described = self._described(site, site.training, "train", weights)
+        labelled = ((features, site_label(site, features)) for features in described)
+        self._add(upload, site.images, weights, labelled)
 
     def send(self, upload: Upload, images: int, examples: Examples) -> None:
-        """Means over the site's examples."""
-        net = self.w_s.bound.net
+        """Means over these examples."""
+        net, weights = self.w_s.bound.net, self.w_s.weights()
         assert isinstance(net, Network)
-        seen = ImageMeans(_means_layout(self.w_s.weights()))
-        for x, labels in examples():
-            seen.add(net.features(x), labels)
+        described = ((net.features(x), labels) for x, labels in examples())
+        self._add(upload, images, weights, described)
+
+    def measures(self, site: Site, shared: Shared) -> dict[str, float]:
+        w_s = site.eval_network(SELECTOR, shared[SELECTOR])
+        described = self._described(site, site.validation, "val", shared[SELECTOR])
+        with torch.no_grad():
+            right = sum((w_s.from_features(x).argmax(1) == site.index).sum() for x in described)
+        return {"selector_accuracy": float(right) / len(site.validation)}
+
+    @torch.no_grad()
+    def _described(self, site: Site, images: Images, split: str, weights: Weights) -> list[Tensor]:
+        """The features of a split's images, batch by batch: with the same filters the same."""
+        filters = weights.flat[weights.layout.statistics]
+
+        def find() -> list[Tensor]:
+            net = site.eval_network(SELECTOR, weights)
+            return [net.features(x) for x, _ in site.in_order(images)]
+
+        return site.once("features", split, digest_of(filters), find=find)
+
+    @staticmethod
+    def _add(
+        upload: Upload, images: int, weights: Weights, described: Iterable[tuple[Tensor, Tensor]]
+    ) -> None:
+        seen = ImageMeans(_means_layout(weights))
+        for features, labels in described:
+            seen.add(features, labels)
         upload.add(IMAGE_MEANS, seen.result(), weight=images)
 
     def wrong_upload(self, site: str, upload: Upload) -> str:
