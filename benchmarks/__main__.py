@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import report
+from benchmarks.asking import asking
 from benchmarks.batches import batches_vs_monai
 from benchmarks.deployed import deployed_memory, deployed_rounds, deployed_traffic
 from benchmarks.first_look import import_and_check
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[Setup], Outcome]] = {
     "memory": memory,
     "many-sites": many_sites,
     "overheads": overheads,
+    "asking": asking,
     "batches-vs-monai": batches_vs_monai,
     "import-and-check": import_and_check,
     "deployed-rounds": deployed_rounds,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Figure, Outcome
@@ -15,7 +17,19 @@ BUSY = 0.5  # load a core, above which a machine is not quiet
 def machine() -> dict[str, Any]:
     """On what the figures were taken, and how busy it was before they were."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
-    return environment() | {"cores": os.cpu_count(), "load_before": round(load, 2)}
+    kind = {"processor": _processor(), "cores": os.cpu_count(), "load_before": round(load, 2)}
+    return environment() | kind
+
+
+def _processor() -> str:
+    """Its name as the system says it, and whether it computes bf16."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or platform.machine()
+    named = next((line for line in text.splitlines() if line.startswith("model name")), "")
+    name = named.partition(":")[2].strip() or platform.machine()
+    return f"{name}{' with bf16' if 'avx512_bf16' in text or 'amx_bf16' in text else ''}"
 
 
 def busy(facts: dict[str, Any]) -> bool:

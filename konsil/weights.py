@@ -153,6 +153,11 @@ class Layout:
         return cls.build((name, shape, kind, group) for name, shape, kind, group in data)
 
 
+def digest_of(values: Tensor) -> str:
+    """Alike for the same bits, and otherwise, as good as certainly, different."""
+    return xxhash.xxh3_128_hexdigest(values.cpu().contiguous().numpy().data)
+
+
 def head_module(net: nn.Module) -> str:
     """The dotted name of the head: the last convolution or linear layer in definition order.
 
@@ -223,7 +228,7 @@ class Weights:
 
     def digest(self) -> str:
         """Alike for the same bits, and otherwise, as good as certainly, different."""
-        return xxhash.xxh3_128_hexdigest(self.flat.contiguous().numpy().data)
+        return digest_of(self.flat)
 
     def dot(self, other: Weights) -> float:
         """Inner product of the trainable values, in float64."""

@@ -50,6 +50,12 @@ class Network(nn.Module):
         features: Tensor = self.net[0](self.entry(images))
         return features
 
+    def from_features(self, features: Tensor) -> Tensor:
+        """The logits that the head of a classifier makes of `features`."""
+        assert isinstance(self.net, Classifier)
+        logits: Tensor = self.net[1](features)
+        return logits
+
     def with_features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, and of the same pass one vector an image: what a classifier's head sees, or
         the average over a segmenter's bottleneck.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 TARGETS = ("masks", "classes")
 
@@ -18,6 +19,13 @@ def to_logits(targets: str, probabilities: Tensor) -> Tensor:
     if targets == "masks":
         return torch.logit(probabilities, eps=1e-6)
     return probabilities.clamp(min=torch.finfo(probabilities.dtype).tiny).log()
+
+
+def at_size(maps: Tensor, size: tuple[int, int]) -> Tensor:
+    """Maps [n, structures, ...] at another height and width, by interpolation."""
+    if maps.shape[2:] == size:
+        return maps
+    return interpolate(maps, size, mode="bilinear", antialias=True)
 
 
 def blended(targets: str, logits: Sequence[Tensor], shares: Tensor) -> Tensor:

@@ -1,0 +1,89 @@
+"""What it costs to ask a super model: against one network on the same images, and to load it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import konsil
+from benchmarks.measure import Figure, Goal, Outcome, Ratio, Side, interleave, warm_up
+from benchmarks.setup import Setup
+from konsil.config import PLAIN
+from konsil.data import test_images
+from konsil.federation.compute import settings_kept
+from konsil.supermodel import GLOBAL, SuperModel
+
+IMAGES = 16  # a site
+OFTEN = 5  # times a turn: one batch is answered in a fraction of a second
+
+
+def asking(setup: Setup) -> Outcome:
+    """A mixed batch through a super model / through one U-Net; loading it / reading its tensors."""
+    outcome = Outcome()
+    folder, x = _trained(setup)
+    model = SuperModel.load(folder)
+    asked = sorted(set(model.asked(model.route(x))))
+    with settings_kept():
+        torch.set_num_threads(1)
+        sides: dict[str, Side] = {
+            "super model": _timed(lambda: model.answer(x)),
+            "one U-Net": _timed(lambda: model.logits_of(GLOBAL, x)),
+        }
+        warm_up(sides, setup.progress)
+        times = interleave(sides, setup.scale.repeats, setup.progress)
+        what = f"{len(x)} images of six sites: the super model / one U-Net"
+        ratio = Ratio.of(times["super model"], times["one U-Net"])
+        outcome.figures.append(Figure(what, ratio, Goal("at most", 1.25)))
+        files = sorted(folder.glob("*.safetensors"))
+        sides = {
+            "load": _timed(lambda: SuperModel.load(folder)),
+            "read": _timed(lambda: [load_file(file) for file in files]),
+        }
+        warm_up(sides, setup.progress)
+        times = interleave(sides, setup.scale.repeats, setup.progress)
+        what = "loading a super model of six sites / reading its tensors"
+        outcome.figures.append(
+            Figure(what, Ratio.of(times["load"], times["read"]), Goal("at most", 2))
+        )
+    size = sum(file.stat().st_size for file in files) / 1e6
+    outcome.notes.append(f"asked: {', '.join(asked)}; {len(files)} files, {size:.0f} MB; 1 thread")
+    return outcome
+
+
+def _timed(work: Callable[[], Any]) -> Side:
+    def side() -> float:
+        began = perf_counter()
+        for _ in range(OFTEN):
+            work()
+        return perf_counter() - began
+
+    return side
+
+
+def _trained(setup: Setup) -> tuple[Path, Tensor]:
+    """A super model of six sites after one round, and test images of all of them, mixed."""
+    images = dict.fromkeys(setup.scale.images, IMAGES)
+    experiment = {
+        "name": "asking",
+        "federation": {
+            "synthetic": "retina",
+            "images": images,
+            "image_size": setup.scale.small_size,
+            "cache": str(setup.folder / "cache"),
+        },
+        "network": setup.scale.network,
+        "training": PLAIN | {"batch_size": 8},
+        "methods": ["fedsm"],
+        "rounds": 1,
+    }
+    result = konsil.run(experiment, out=setup.folder / "asking", quiet=True)
+    data = result.plan.data_folder
+    x = torch.cat([test_images(data, site).images for site in result.plan.sites]).float() / 255
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    return result.folder / "fedsm" / "seed0" / "supermodel", x[order]
