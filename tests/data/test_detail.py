@@ -5,11 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from konsil.config import FederationConfig, TaskConfig
 from konsil.data import open_federation
 from konsil.data.detail import best_dice, mean_of
+from konsil.data.readers import shrink
+from konsil.networks.outputs import at_size
 from konsil.prepare.check import check_federation
 
 
@@ -37,6 +40,15 @@ def test_a_large_shape_loses_little_and_a_thin_one_most():
     assert best_dice(disc, 64) > 0.98
     assert best_dice(vessel, 64) < 0.6
     assert best_dice(vessel, 512) == 1.0
+
+
+@pytest.mark.parametrize("shape", [(37, 61), (16, 16), (9, 130), (5, 7)])
+def test_the_answer_comes_back_as_a_super_models_does(shape):
+    mask = np.random.default_rng(sum(shape)).random(shape) > 0.4
+    small = torch.from_numpy(shrink(mask, 16).astype(np.float32))
+    found = (at_size(small[None, None], shape)[0, 0] > 0.5).numpy()
+    dice = 2 * (found & mask).sum() / (found.sum() + mask.sum())
+    assert best_dice(mask, 16) == pytest.approx(dice, abs=0.01)  # a half may round either way
 
 
 def test_images_without_the_structure_do_not_count():

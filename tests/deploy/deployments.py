@@ -29,6 +29,7 @@ from konsil.federation.plan import Plan
 from konsil.federation.runner import Run
 from konsil.files import write_text
 from konsil.report.audit import read_trail
+from konsil.supermodel import GLOBAL
 
 PATIENCE = 900.0  # seconds; only a hung run needs them
 GLANCE = 0.05
@@ -44,13 +45,22 @@ def in_process(experiment: Experiment, folder: Path) -> Path:
     return folder
 
 
-def what_counts(folder: Path) -> dict[str, bytes]:
-    """Every weight that the server keeps, and the results."""
-    models = [p for p in folder.rglob("*.safetensors") if not {"sites", ".deploy"} & set(p.parts)]
+def weights_at_the_server(folder: Path) -> dict[str, bytes]:
+    """Every weights' file of a run but the sites' own, which stay at their hospitals."""
+    own = set()
+    for told in folder.rglob("model/model.json"):  # of a method without a selector
+        files = json.loads(told.read_text(encoding="utf-8"))["files"]
+        own |= {told.parent / files[name]["file"] for name in files if name != GLOBAL}
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted([*models, folder / "results.csv"])
+        for path in sorted(folder.rglob("*.safetensors"))
+        if path not in own and not {"sites", ".deploy"} & set(path.relative_to(folder).parts)
     }
+
+
+def what_counts(folder: Path) -> dict[str, bytes]:
+    """Every weight that the server keeps, and the results."""
+    return weights_at_the_server(folder) | {"results.csv": (folder / "results.csv").read_bytes()}
 
 
 def same_files(got: Path, expected: Path) -> None:

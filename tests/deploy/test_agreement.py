@@ -10,16 +10,15 @@ from pathlib import Path
 import direct
 import pytest
 import torch
+from deployments import in_process, weights_at_the_server
 
 from konsil import __version__
-from konsil.data import open_federation
 from konsil.deploy.coordinator import coordinate, without_places
 from konsil.deploy.policy import Policy, fewest_in_a_mean, read_policy
 from konsil.deploy.site_client import SiteClient
 from konsil.errors import ConfigError, KonsilError, RoundFailed, RunError
 from konsil.federation.messages import Reply
-from konsil.federation.plan import Plan
-from konsil.federation.runner import Run, read_plan
+from konsil.federation.runner import read_plan
 from konsil.ingredients.method import METHODS
 from konsil.networks import NetworkSpec, build_network
 from konsil.registry import PREFIX, REGISTRIES
@@ -29,25 +28,13 @@ from konsil.weights import Weights
 SITES = ["north", "south"]
 
 
-def in_process(experiment, folder: Path) -> Path:
-    federation = open_federation(experiment.federation, experiment.task)
-    run = Run(Plan.of(experiment, federation), folder)
-    run.prepare(False, federation.write_splits)
-    run.go()
-    return folder
+def what_all_know(facts: dict) -> dict:
+    """Of model.json what a run between hospitals says like one in a process.
 
-
-def models(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted(folder.rglob("*.safetensors"))
-        if "sites" not in path.parts
-    }
-
-
-def without_plan(facts: dict) -> dict:
-    """Between hospitals a plan's fingerprint is of every site's own: another hash."""
-    return {key: value for key, value in facts.items() if key != "plan"}
+    A plan's fingerprint is there of every site's own, and sites' models may stay with them.
+    """
+    stays = ("plan", "files", "withheld")
+    return {key: value for key, value in facts.items() if key not in stays}
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedsm", "fedsoup", "scaffold", "fedsm-extra"])
@@ -58,10 +45,12 @@ def test_the_same_bits_as_in_process(experiment, outlines, tmp_path, monkeypatch
     direct.deploy(e, tmp_path, SITES)
     alone = in_process(e, tmp_path / "alone")
     assert (tmp_path / "run" / "results.csv").read_bytes() == (alone / "results.csv").read_bytes()
-    assert models(tmp_path / "run") == models(alone)
+    assert weights_at_the_server(tmp_path / "run") == weights_at_the_server(alone)
     for told in alone.rglob("model.json"):  # how its files are read, too
-        there = (tmp_path / "run" / told.relative_to(alone)).read_text()
-        assert without_plan(json.loads(there)) == without_plan(json.loads(told.read_text()))
+        there = json.loads((tmp_path / "run" / told.relative_to(alone)).read_text())
+        here = json.loads(told.read_text())
+        assert what_all_know(there) == what_all_know(here)
+        assert there["withheld"] == ([] if method.startswith("fedsm") else list(SITES))
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"
     assert (tmp_path / "run" / "figures" / "curves.png").exists() == (method == "fedsm")
     for site in SITES:  # what a further round would have needed is gone, the site's model is not
@@ -96,7 +85,7 @@ def test_a_run_goes_on_after_everybody_was_stopped(experiment, tmp_path):
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "waiting"
     direct.deploy(e, tmp_path, SITES)
     alone = in_process(e, tmp_path / "alone")
-    assert models(tmp_path / "run") == models(alone)
+    assert weights_at_the_server(tmp_path / "run") == weights_at_the_server(alone)
 
 
 def test_a_new_run_of_a_stopped_runs_plan(experiment, tmp_path):
@@ -116,7 +105,7 @@ def test_a_new_run_of_a_stopped_runs_plan(experiment, tmp_path):
     again = direct.DirectLink(link.clients)
     coordinate(without_places(e), SITES, again, tmp_path / "another")
     coordinate(without_places(e), SITES, again, tmp_path / "run")
-    assert models(tmp_path / "another") == models(tmp_path / "run")
+    assert weights_at_the_server(tmp_path / "another") == weights_at_the_server(tmp_path / "run")
 
 
 @pytest.mark.parametrize("method", ["fedsm", "fedsoup", "scaffold"])
@@ -137,7 +126,7 @@ def test_a_late_answer_is_an_absence(experiment, tmp_path, method):
         methods=[method], rounds=4, server={"min_sites": 1, "absences": {"south": [2]}}
     )
     alone = in_process(absent, tmp_path / "alone")
-    assert models(tmp_path / "run") == models(alone)
+    assert weights_at_the_server(tmp_path / "run") == weights_at_the_server(alone)
     assert (tmp_path / "run" / "results.csv").read_bytes() == (alone / "results.csv").read_bytes()
     [late] = trail(tmp_path / "run", "too late")
     assert (late["site"], late["round"], late["kind"]) == ("south", 2, "round")
@@ -373,7 +362,7 @@ def test_a_pretrained_start_gives_the_same_bits_as_in_process(experiment, begins
     server = begins["lead"].rename(tmp_path / "server.safetensors")
     coordinate(sent, SITES, link, tmp_path / "run", plugins=[server])
     assert (tmp_path / "run" / "results.csv").read_bytes() == (alone / "results.csv").read_bytes()
-    assert models(tmp_path / "run") == models(alone)
+    assert weights_at_the_server(tmp_path / "run") == weights_at_the_server(alone)
     for _, _, message in link.passed:
         assert b"secret-files" not in message
         assert b"server.safetensors" not in message
@@ -606,7 +595,9 @@ def test_a_site_that_lies_harms_nobody_but_itself(experiment, tmp_path, forge, w
     assert [x["site"] for x in missing] == ["south", "south"]
     assert all(why in x["reason"] for x in missing)
     absent = experiment(rounds=2, server={"min_sites": 1, "absences": {"south": [1, 2]}})
-    assert models(tmp_path / "run") == models(in_process(absent, tmp_path / "alone"))
+    assert weights_at_the_server(tmp_path / "run") == weights_at_the_server(
+        in_process(absent, tmp_path / "alone")
+    )
 
 
 def test_audit_trails_of_both_sides_agree(experiment, tmp_path):

@@ -139,7 +139,7 @@ def test_a_model_of_another_kind_is_refused(shades, tmp_path):
     folder = _made(tmp_path / "fed")
     (folder / "north").symlink_to(shades / "north")
     (folder / "federation.yaml").write_text(
-        "task: classification\nsites:\n  north: {images: 'north/{label}/*.png'}\n"
+        "task: classification\nsites:\n  north: {images: 'north/*/*.png', labels: folder}\n"
     )
     done = called("evaluate", tmp_path / "model", "--data", folder)
     assert done.code == 1
