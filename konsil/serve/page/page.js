@@ -54,7 +54,7 @@ function describe() {
 }
 
 function nameOf(who) {
-  if (who === "auto") return model.selector ? "whom the super model chooses" : "the usual one";
+  if (who === "auto") return model.selector ? "the super model's choice" : "the usual one";
   return who === "global" ? "the global model" : `the specialist of ${who}`;
 }
 
