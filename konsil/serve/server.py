@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from konsil.errors import RunError
 from konsil.serve.guard import is_loopback
@@ -62,7 +63,8 @@ def url_of(address: Address, port: int) -> str:
     """What to type into a browser; the token stays in it, no server ever sees that part."""
     host = f"[{address.host}]" if ":" in address.host else address.host
     scheme = "https" if address.certificate else "http"
-    return f"{scheme}://{host}:{port}/" + (f"#token={address.token}" if address.token else "")
+    token = f"#token={quote(address.token, safe='')}" if address.token else ""
+    return f"{scheme}://{host}:{port}/{token}"
 
 
 def _bound(address: Address) -> socket.socket:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 import numpy as np
@@ -30,7 +31,7 @@ class Served:
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process, self.page = process, url
         self.url = url.partition("#")[0].rstrip("/")
-        self.token = url.partition("#token=")[2]
+        self.token = unquote(url.partition("#token=")[2])
         self.client = httpx.Client(base_url=self.url, timeout=PATIENCE, trust_env=False)
 
     def predict(self, *files: Path, **form: Any) -> httpx.Response:
