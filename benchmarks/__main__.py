@@ -22,6 +22,7 @@ from benchmarks.memory import memory
 from benchmarks.methods import methods
 from benchmarks.overheads import overheads
 from benchmarks.server_mean import server_mean
+from benchmarks.serving import serving
 from benchmarks.setup import FULL, QUICK, Setup
 from benchmarks.training import fedavg_vs_plain, fedsm_vs_fedavg, processes_vs_inprocess
 from konsil.files import write_text
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[Setup], Outcome]] = {
     "many-sites": many_sites,
     "overheads": overheads,
     "asking": asking,
+    "serving": serving,
     "batches-vs-monai": batches_vs_monai,
     "import-and-check": import_and_check,
     "deployed-rounds": deployed_rounds,

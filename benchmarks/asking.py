@@ -26,7 +26,7 @@ OFTEN = 5  # times a turn: one batch is answered in a fraction of a second
 def asking(setup: Setup) -> Outcome:
     """A mixed batch through a super model / through one U-Net; loading it / reading its tensors."""
     outcome = Outcome()
-    folder, x = _trained(setup)
+    folder, x = trained(setup)
     model = SuperModel.load(folder)
     asked = sorted(set(model.asked(model.route(x))))
     with settings_kept():
@@ -66,7 +66,7 @@ def _timed(work: Callable[[], Any]) -> Side:
     return side
 
 
-def _trained(setup: Setup) -> tuple[Path, Tensor]:
+def trained(setup: Setup) -> tuple[Path, Tensor]:
     """A super model of six sites after one round, and test images of all of them, mixed."""
     images = dict.fromkeys(setup.scale.images, IMAGES)
     experiment = {
@@ -82,7 +82,8 @@ def _trained(setup: Setup) -> tuple[Path, Tensor]:
         "methods": ["fedsm"],
         "rounds": 1,
     }
-    result = konsil.run(experiment, out=setup.folder / "asking", quiet=True)
+    out = setup.folder / "asking"
+    result = konsil.run(experiment, out=out, quiet=True, resume=out.exists())
     data = result.plan.data_folder
     x = torch.cat([test_images(data, site).images for site in result.plan.sites]).float() / 255
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))

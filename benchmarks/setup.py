@@ -73,12 +73,12 @@ FULL = Scale(
     crowds=(6, 100, 500),
     crowd_images=10,
     crowd_network={"name": "unet", "width": 4},
-    memory_repeats=3,
+    memory_repeats=5,
     look_images=1000,
     look_size=512,
     far_networks=({"name": "unet"}, {"name": "unet_classic"}),
     far_rounds=5,
-    far_repeats=3,
+    far_repeats=5,
     far_sites=(3, 6, 12),
 )
 QUICK = Scale(

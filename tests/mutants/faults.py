@@ -64,6 +64,12 @@ TESTS = {
     "data/image_file.py": ("supermodel/test_supermodel.py", "supermodel/test_segment_volume.py"),
     "supermodel/folder.py": ("supermodel/test_supermodel.py",),
     "supermodel/predict.py": ("supermodel/test_predict.py",),
+    "serve/guard.py": ("serve/test_serve_limits.py",),
+    "serve/pool.py": ("serve/test_serve_limits.py",),
+    "serve/service.py": ("serve/test_serve_limits.py",),
+    "serve/worker.py": ("serve/test_serve_limits.py",),
+    "serve/answers.py": ("serve/test_serve_api.py",),
+    "serve/monailabel.py": ("serve/test_serve_monailabel.py",),
     "supermodel/asking.py": ("cli/test_predict.py",),
     "supermodel/dicom_seg.py": ("supermodel/test_dicom_seg.py",),
     "supermodel/overlay.py": ("supermodel/test_predict.py",),
@@ -166,6 +172,31 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("volumes are axial", "planes(volume.array, volume.affine, reading.view)",
          'planes(volume.array, volume.affine, "axial")'),
         ("the first channel", "reading.channel, reading.series)", "None, reading.series)"),
+    ],
+    "serve/guard.py": [
+        ("any token will do", 'scheme.lower() == "bearer" and known', 'scheme.lower() == "bearer"'),
+        ("pages of others may ask", 'return 403, "pages', 'pass  # return 403, "pages'),
+        ("who asks by another name is answered", "if self.loopback and not", "if False and not"),
+        ("what grows is read on", "if read > self.limits", "if False and read > self.limits"),
+        ("a crowd is let in", "if self.questions >= self.room", "if False"),
+    ],
+    "serve/pool.py": [
+        ("who dies is not replaced", "self._replace(worker)\n            if late", "if late"),
+    ],
+    "serve/service.py": [
+        ("uploads are kept", "await asyncio.to_thread(shutil.rmtree, home, True)", "pass"),
+        ("a path is a name", "if not name or odd or", "if not name or"),
+    ],
+    "serve/worker.py": [
+        ("memory has no limit", 'limit_memory(setup["memory_mb"] * MB)', "pass"),
+        ("clients learn of the server", '.replace(f"{question.folder}/", "")', ""),
+    ],
+    "serve/answers.py": [
+        ("the window is ignored", "question.site, question.reading)", "question.site, {})"),
+        ("nobody is asked", "path, question.ask, reading)", "path, \"auto\", reading)"),
+    ],
+    "serve/monailabel.py": [
+        ("sessions are never forgotten", "while len(self._open) >= limits.sessions", "while False"),
     ],
     "supermodel/predict.py": [
         ("the earlier over the later", "for number, mask in enumerate(masks, 1):",

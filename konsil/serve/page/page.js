@@ -2,7 +2,7 @@
 // token, in this tab.
 
 const byId = (id) => document.getElementById(id);
-const percent = (part) => `${(100 * part).toFixed(part > 0.0995 && part < 0.9995 ? 0 : 1)} %`;
+const percent = (part) => `${(100 * part).toFixed(part > 0.0995 ? 0 : 1)} %`;
 
 let model = null;
 let files = [];
