@@ -109,6 +109,7 @@ def test_the_super_models_folder_tells_where_it_comes_from(finished):
         "seed": 0,
         "rounds": plan.experiment.rounds,
         "images": {site: plan.images(site, "train") for site in plan.sites},
+        "scored": {s: {site: plan.images(site, s) for site in plan.sites} for s in ("val", "test")},
     }
     rows = [r for r in read_results(folder / "results.csv") if r.role == "super"]
     for split in ("val", "test"):
