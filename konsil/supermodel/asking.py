@@ -80,7 +80,7 @@ def ask_about(
                 asked.notes.setdefault(note, []).append(one.name)
         report("asking", len(inputs), len(inputs))
     finally:
-        write_text(out / TABLE, _table(asked.rows, columns(model)))
+        write_table(out / TABLE, asked.rows, model)
     return asked
 
 
@@ -184,9 +184,10 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _table(rows: Sequence[Row], header: Sequence[str]) -> str:
+def write_table(path: Path, rows: Sequence[Row], model: SuperModel) -> None:
+    """answers.csv, whole or not at all."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, header, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(text, columns(model), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue()
+    write_text(path, text.getvalue())
