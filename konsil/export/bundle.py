@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -62,7 +63,7 @@ class OpenImage:
             return {"input": one, "problem": str(bad)}
         size, channels = self.facts.network["image_size"], self.facts.network["in_channels"]
         planes = [opened.plane(n, channels, size) for n in range(len(opened.pictures))]
-        image = torch.stack([torch.from_numpy(plane) for plane in planes]).float().div_(255)
+        image = torch.from_numpy(np.stack(planes)).float().div_(255)
         return {"input": one, "opened": opened, "reading": self.reading, "image": image}
 
 

@@ -95,7 +95,9 @@ def loss_on_random(model: SuperModel, small: SuperModel) -> Loss:
     images, targets = random_images(model.facts.network, IMAGES), model.facts.targets
     worst = 0.0
     for name in halves_of(model):
-        ours, theirs = (to_probabilities(targets, m.logits_of(name, images)) for m in (model, small))
+        ours, theirs = (
+            to_probabilities(targets, m.logits_of(name, images)) for m in (model, small)
+        )
         worst = max(worst, float((ours - theirs).abs().max()))
     return Loss(IMAGES, largest=worst)
 

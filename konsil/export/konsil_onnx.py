@@ -15,7 +15,9 @@ import io
 import json
 import math
 import re
+import struct
 import sys
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -177,8 +179,57 @@ def open_picture(path: Path, window: Any) -> Image.Image:
     if frames > 1:
         raise Refused(f"file with more than one frame ({frames}); save each as a file of its own")
     if image.format == "PNG" and data[24:26] in (b"\x10\2", b"\x10\6"):
-        raise Refused("PNG with 16 bit a colour, which Pillow cuts to 8; save it with 8 bit")
+        wide = read_wide_colour(data)  # Pillow would drop the lower half of the bits
+        return Image.fromarray(to_eight_bit(wide, window or "full"))
     return _eight_bit(image, window)
+
+
+def read_wide_colour(data: bytes) -> np.ndarray:
+    """A PNG with 16 bit a colour, [H, W, 3], without transparency."""
+    try:
+        width, height, _, kind, *_, interlaced = struct.unpack(">IIBBBBB", data[16:29])
+        parts, start = [], 8
+        while start < len(data):
+            length, name = struct.unpack(">I4s", data[start : start + 8])
+            parts += [data[start + 8 : start + 8 + length]] if name == b"IDAT" else []
+            start += 12 + length
+        step = 8 if kind == 6 else 6  # bytes a pixel
+        raw = np.frombuffer(zlib.decompress(b"".join(parts)), np.uint8)
+        lines = raw.reshape(height, 1 + width * step)
+    except (struct.error, zlib.error, ValueError) as error:
+        raise Refused(f"image that cannot be read ({error})") from None
+    if interlaced:
+        raise Refused("interlaced PNG with 16 bit a colour; save it without interlacing")
+    pixels = np.zeros((height, width * step), np.uint8)
+    above = np.zeros(width * step, np.uint8)
+    for line, row in zip(lines, pixels, strict=True):
+        row[:] = above = _unfiltered(int(line[0]), line[1:], above, step)
+    wide = pixels.reshape(height, width, step // 2, 2).astype(np.uint16)
+    return np.asarray((wide[..., 0] << 8 | wide[..., 1])[..., :3])
+
+
+def _unfiltered(kind: int, line: np.ndarray, above: np.ndarray, step: int) -> np.ndarray:
+    """A row of a PNG from its differences to the left, to the row above, or to both."""
+    if kind in (0, 2):
+        return line + above if kind else line.copy()
+    if kind == 1:
+        left = np.cumsum(line.reshape(-1, step), axis=0, dtype=np.uint64)
+        return np.asarray(left.astype(np.uint8).reshape(-1))
+    if kind not in (3, 4):
+        raise Refused(f"image that cannot be read (a PNG with filter {kind})")
+    row, up = line.astype(np.int64).reshape(-1, step), above.astype(np.int64).reshape(-1, step)
+    a, c = np.zeros(step, np.int64), np.zeros(step, np.int64)  # left, and above that
+    for x, b in enumerate(up):
+        guess = (a + b) // 2 if kind == 3 else _paeth(a, b, c)
+        row[x] = (row[x] + guess) & 255
+        a, c = row[x], b
+    return np.asarray(row.astype(np.uint8).reshape(-1))
+
+
+def _paeth(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Of left, above and above left the one that is nearest to left + above - above left."""
+    to_a, to_b, to_c = np.abs(b - c), np.abs(a - c), np.abs(a + b - 2 * c)
+    return np.where((to_a <= to_b) & (to_a <= to_c), a, np.where(to_b <= to_c, b, c))
 
 
 def _eight_bit(image: Image.Image, window: Any) -> Image.Image:

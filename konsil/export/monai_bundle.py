@@ -207,15 +207,14 @@ def schema() -> dict[str, Any]:
     named = {"type": "object", "additionalProperties": tensor}
     both = {"inputs": named, "outputs": named}
     versions = ("version", "monai_version", "pytorch_version", "numpy_version")
+    objects = ("changelog", "eval_metrics", "required_packages_version")
     words = ("schema", *versions, "task", "description", "authors", "copyright")
     return {
         "$schema": "https://json-schema.org/draft/2019-09/schema",
         "type": "object",
         "properties": {
             **dict.fromkeys(words, text),
-            **dict.fromkeys(("changelog", "eval_metrics", "required_packages_version"), {
-                "type": "object"
-            }),
+            **{key: {"type": "object"} for key in objects},
             "network_data_format": {"type": "object", "properties": both, "required": list(both)},
         },
         "required": [*words, "required_packages_version", "network_data_format"],

@@ -1,9 +1,9 @@
 """A super model as a folder of ONNX files, which onnxruntime alone can ask.
 
-    pipeline.json      routing rule, temperature, novelty, labels, sites, reading, checksums
-    *.onnx             one network each: global model, specialists, selector
-    novelty.npz        what tells images of no site, if anything does
-    konsil_onnx.py     asks: needs numpy, onnxruntime and Pillow
+pipeline.json      routing rule, temperature, novelty, labels, sites, reading, checksums
+*.onnx             one network each: global model, specialists, selector
+novelty.npz        what tells images of no site, if anything does
+konsil_onnx.py     asks: needs numpy, onnxruntime and Pillow
 """
 
 from __future__ import annotations
@@ -90,9 +90,7 @@ def pipeline_facts(model: SuperModel) -> dict[str, Any]:
     }
 
 
-def _write_network(
-    model: SuperModel, name: str, path: Path, half: bool, compared: Tensor
-) -> float:
+def _write_network(model: SuperModel, name: str, path: Path, half: bool, compared: Tensor) -> float:
     selecting = name == SELECTOR
     spec = model.facts.selector if selecting else model.facts.network
     whole = write_graph(spec, model.models[name], path, features=selecting)
@@ -103,7 +101,8 @@ def _write_network(
 
 def _write_novelty(model: SuperModel, path: Path) -> None:
     known = model.models[NOVELTY]
-    np.savez(path, **{entry.name: known[entry.name].numpy() for entry in known.layout.entries})
+    whiten, centres, new = (known[name].numpy() for name in ("whiten", "centres", "new"))
+    np.savez(path, whiten=whiten, centres=centres, new=new)
 
 
 def check_pipeline(model: SuperModel, folder: Path, images: Tensor) -> float:

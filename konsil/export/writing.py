@@ -56,7 +56,9 @@ def export(
     loss = None
     if half:
         small = halved(model)
-        loss = loss_on_files(model, small, source, report) if source else loss_on_random(model, small)
+        loss = (
+            loss_on_files(model, small, source, report) if source else loss_on_random(model, small)
+        )
         model = with_loss(small, loss)
     with _whole(out) as folder:
         difference = _write(model, known, folder, half, source)
@@ -119,5 +121,5 @@ def _real_images(model: SuperModel, source: FileSource) -> Tensor:
         except BadFile as bad:
             raise RunError(f"{item.image}: {bad}") from None
         plane = opened.plane(len(opened.pictures) // 2, channels, size)
-        found.append(torch.from_numpy(plane).float() / 255)
+        found.append(torch.tensor(plane).float() / 255)
     return torch.stack(found)

@@ -154,7 +154,11 @@ def _sites(facts: Facts) -> Iterator[str]:
     told = facts.provenance
     scored, trained = told.get("scored", {}), told.get("images", {})
     yield "## Hospitals and their images"
-    head = ["hospital", "training", *(w.split()[0].lower() for s, w in SPLITS.items() if s in scored)]
+    head = [
+        "hospital",
+        "training",
+        *(w.split()[0].lower() for s, w in SPLITS.items() if s in scored),
+    ]
     yield from _table(
         (*head, "specialist"),
         [
