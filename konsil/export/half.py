@@ -82,8 +82,8 @@ class Loss:
                 "images (give --data to measure it on labelled ones)"
             )
         return (
-            f"{self.metric} {self.before:.4f} before and {self.after:.4f} after, the mean over "
-            f"sites of {self.images} labelled images"
+            f"{self.metric} {self.before:.4f} before and {self.after:.4f} after "
+            f"({self.after - self.before:+.1e}), the mean over sites of {self.images} labelled images"
         )
 
 

@@ -140,8 +140,9 @@ def _loss(small: dict[str, Any]) -> str:
         )
     name = MEASURES.get(small["metric"], small["metric"])
     return (
-        f"mean {name} {small['before']:.4f} before and {small['after']:.4f} after, on "
-        f"{small['labelled_images']} labelled images"
+        f"mean {name} {small['before']:.4f} before and {small['after']:.4f} after "
+        f"({small['after'] - small['before']:+.1e}), the mean over sites of "
+        f"{small['labelled_images']} labelled images, some of which it may have been trained on"
     )
 
 

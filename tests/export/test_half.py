@@ -26,7 +26,7 @@ def test_what_is_tender_stays_as_it_is():
 
 
 def test_values_by_hand():
-    """float16 has ten bits behind the first: 1 + 1/2048 falls back to 1, and 70,000 is too large."""
+    """float16 has ten bits behind the first: 1 + 1/2048 falls back to 1; 70,000 is too large."""
     layout = Layout.build(
         [
             ("a", (3,), "trainable", "body"),
@@ -46,7 +46,8 @@ def test_no_image_is_answered_by_somebody_else():
     for model in (MODELS["novel"], super_model([0.0, 0.3], Utility(TABLE))):
         small, x = halved(model), images()
         for key, value in vars(model.route(x)).items():
-            assert torch.equal(getattr(small.route(x), key), value), key
+            found = getattr(small.route(x), key)
+            assert torch.equal(found.nan_to_num(7), value.nan_to_num(7)), key
         for name in {SELECTOR, NOVELTY} & set(model.models):
             assert small.models[name] is model.models[name]
 

@@ -51,8 +51,8 @@ def test_a_bundle_is_these_files_and_no_pickle(bundle):
     assert found == [
         "LICENSE",
         "configs/inference.json",
-        f"configs/{OWN_SCHEMA}",
         "configs/metadata.json",
+        f"configs/{OWN_SCHEMA}",
         "docs/README.md",
         "models/000-global.safetensors",
         "models/001-north.safetensors",
