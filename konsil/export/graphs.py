@@ -7,6 +7,7 @@ import io
 import logging
 import warnings
 from collections.abc import Collection, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -77,15 +78,22 @@ def _forget_places(path: Path) -> None:
     onnx.save(model, str(path))
 
 
+def check_installed() -> None:
+    """ConfigError if what ONNX needs beyond Konsil is not there."""
+    try:
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            import_module(package)
+    except ImportError as error:
+        raise ConfigError(
+            f"ONNX needs more than Konsil does ({error}): python -m pip install 'konsil[export]'"
+        ) from None
+
+
 @contextlib.contextmanager
 def _explaining(name: str) -> Iterator[None]:
     """Whatever the exporter stumbles over, it is this network that cannot be exported."""
     try:
         yield
-    except ImportError as error:
-        raise ConfigError(
-            f"ONNX needs more than Konsil does ({error}): python -m pip install 'konsil[export]'"
-        ) from None
     except Exception as error:  # the exporter raises whatever it finds in somebody's network
         first = str(error).strip().splitlines()[:1]
         why = ": ".join([type(error).__name__, *first])
@@ -148,12 +156,12 @@ def check_graph(name: str, whole: nn.Module, path: Path, images: Tensor) -> floa
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    worst = 0.0
+    apart: list[float] = []
     for batch in (images[:1], images):
         said = whole(batch)
         expected = said if isinstance(said, tuple) else (said,)
-        found = session.run(None, {INPUT: batch.numpy()})
-        worst = max([worst, *map(difference, found, expected)])
+        apart += map(difference, session.run(None, {INPUT: batch.numpy()}), expected)
+    worst = float(np.max(apart))  # nan if there is one, unlike Python's max
     if not worst <= CLOSE:  # nan, too
         raise StateError(
             f"{name}: its ONNX file answers otherwise than torch does, by {worst:.2g}, and no more "

@@ -83,7 +83,8 @@ class Loss:
             )
         return (
             f"{self.metric} {self.before:.4f} before and {self.after:.4f} after "
-            f"({self.after - self.before:+.1e}), the mean over sites of {self.images} labelled images"
+            f"({self.after - self.before:+.1e}), the mean over sites of {self.images} labelled "
+            "images"
         )
 
 

@@ -25,6 +25,7 @@ from konsil.export import konsil_onnx
 from konsil.export.graphs import (
     CLOSE,
     check_graph,
+    check_installed,
     difference,
     names_of,
     random_images,
@@ -54,6 +55,7 @@ def write_onnx(
 
     `half`: weights that are 16-bit floats are stored as such. `images`: real ones, to compare on.
     """
+    check_installed()
     folder.mkdir(parents=True, exist_ok=True)
     compared = random_images(model.facts.network, CHECKED)
     compared = compared if images is None else torch.cat([compared, images])
@@ -116,8 +118,8 @@ def check_pipeline(model: SuperModel, folder: Path, images: Tensor) -> float:
     apart = max(worst, difference(route.shares, expected.route.shares))
     if pipeline.asked(route) != model.asked(expected.route) or not apart <= CLOSE:
         raise StateError(
-            f"{folder}: its script answers otherwise than the super model, by {apart:.2g}, or asks "
-            "others; nothing was written"
+            f"{konsil_onnx.__name__.rpartition('.')[2]}.py answers otherwise than the super model, "
+            f"by {apart:.2g}, or asks others; nothing was written"
         )
     return worst
 
