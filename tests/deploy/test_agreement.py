@@ -500,6 +500,9 @@ def test_only_means_leave(experiment, outlines, tmp_path):
     alone = in_process(e, tmp_path / "alone")
     assert rounded(tmp_path / "run") == rounded(alone)
     assert not [p for t, _, p in link.passed if t == "request" and b'"columns"' in p]
+    (folder,) = (path.parent for path in (tmp_path / "run").rglob("model.json"))
+    assert json.loads((folder / "model.json").read_text())["intervals"] == {}
+    assert "There are no intervals" in (folder / "MODEL_CARD.md").read_text()
 
 
 def rounded(folder: Path) -> list[list[str]]:
