@@ -116,7 +116,7 @@ def inference() -> dict[str, Any]:
 
 
 def metadata(facts: Facts) -> dict[str, Any]:
-    """What metadata.json says."""
+    """What `configs/metadata.json` says of the model, its versions, inputs and outputs."""
     told = facts.provenance
     whom = f"{len(facts.sites)} hospitals ({', '.join(facts.sites)})"
     kind = "global model, specialists and a selector" if facts.selector else "models"
