@@ -238,7 +238,7 @@ class RunResult:
     ) -> SuperModel:
         """The super model of a method (its label) and seed; neither is needed if there is one."""
         wanted = f"{method or '*'}/seed{'*' if seed is None else seed}/supermodel"
-        return _only_super_model(self.folder, wanted, device)
+        return load(_only_super_model(self.folder, wanted), device)
 
     def __repr__(self) -> str:
         methods = ", ".join(method.title for method in self.plan.experiment.methods)
@@ -263,28 +263,32 @@ class RunResult:
 
 def load(folder: str | Path, device: str = "cpu") -> SuperModel:
     """The super model of its folder, or of a run's folder that holds exactly one."""
+    from konsil.supermodel import SuperModel
+
+    return SuperModel.load(find_super_model(folder), device)
+
+
+def find_super_model(folder: str | Path) -> Path:
+    """A super model's own folder, or the only one in a run's."""
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f"{folder}: no such folder")
     if (folder / "model.json").exists():
-        return _only_super_model(folder, ".", device)
+        return folder
     kind = "supermodel" if list(folder.glob("*/seed*/supermodel")) else "model"
-    return _only_super_model(folder, f"*/seed*/{kind}", device)
+    return _only_super_model(folder, f"*/seed*/{kind}")
 
 
-def _only_super_model(folder: Path, wanted: str, device: str) -> SuperModel:
-    from konsil.supermodel import SuperModel
-
+def _only_super_model(folder: Path, wanted: str) -> Path:
     found = sorted(path.parent for path in folder.glob(f"{wanted}/model.json"))
     if not found:
         raise RunError(
-            f"{folder}: no super model in {wanted}; FedSM and its relatives leave one when a job "
-            "is done"
+            f"{folder}: no super model in {wanted}; every job leaves one when it is done"
         )
     if len(found) > 1:
         names = ", ".join(str(path) for path in found)
         raise RunError(f"{folder}: several super models; load one of {names}")
-    return SuperModel.load(found[0], device)
+    return found[0]
 
 
 def open_federation(

@@ -106,29 +106,16 @@ def load_model(path: Path, device: str, plugins: list[Path] | None) -> SuperMode
 
 def reading_of(model: SuperModel, site: str | None, said: dict[str, Any]) -> ImageReading:
     """How files are read: as in training but for what the command line says."""
-    from konsil.data.reading import ImageReading
+    from konsil.supermodel.asking import reading_as
 
-    if "window" in said:
-        said["window"] = _window(said["window"])
     try:
-        words = model.reading(site).to_json()
-    except DataError as error:  # the sites differ, unless all is said
+        model.reading(site)
+    except DataError as error:  # the sites differ, unless it is said as whose
         raise DataError(f"{error}: --site NAME") from None
     try:
-        return ImageReading.from_json(words | said)
-    except ValueError as error:
-        raise DataError(f"--{str(error).removeprefix('reading: ')}") from None
-
-
-def _window(text: str) -> Any:
-    """The words of a federation file for LOW,HIGH or LOW%,HIGH% or full."""
-    ends = text.split(",")
-    percent = all(end.strip().endswith("%") for end in ends)
-    try:
-        numbers = [float(end.strip().removesuffix("%")) for end in ends]
-    except ValueError:
-        return text
-    return {"percentiles": numbers} if percent else numbers
+        return reading_as(model, site, said)
+    except DataError as error:
+        raise DataError(f"--{error}") from None
 
 
 def _tell(asked: Asked, table: Path, ask: str) -> None:

@@ -473,7 +473,7 @@ def mask_name(name: str) -> str:
 def write_mask(mask: np.ndarray, colours: Sequence[str], path: Path) -> None:
     """Values as the indices of a palette: programs read the values, people see colours."""
     picture = Image.frombytes("P", mask.shape[::-1], mask.tobytes())
-    shown = "".join(colour.removeprefix("#") for colour in colours)
+    shown = "".join(colour.removeprefix("#") for colour in colours[: int(mask.max())])
     picture.putpalette(bytes.fromhex("000000" + shown))
     path.parent.mkdir(parents=True, exist_ok=True)
     picture.save(path, MASKS[path.suffix.lower()])

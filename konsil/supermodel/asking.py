@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,31 @@ def check_known(model: SuperModel, who: str) -> None:
         raise DataError(f"{who}: {why}; there are {', '.join(everybody(model))}")
 
 
+def reading_as(model: SuperModel, site: str | None, said: Mapping[str, Any]) -> ImageReading:
+    """How files are read: as training read this site's, but for what is `said` instead.
+
+    `said`: window (also as the text LOW,HIGH or LOW%,HIGH% or full), view, channel, series.
+    """
+    words = model.reading(site).to_json() | dict(said)
+    if isinstance(said.get("window"), str):
+        words["window"] = _window(said["window"])
+    try:
+        return ImageReading.from_json(words)
+    except ValueError as error:
+        raise DataError(str(error).removeprefix("reading: ")) from None
+
+
+def _window(text: str) -> Any:
+    """The words of a federation file for LOW,HIGH or LOW%,HIGH% or full."""
+    ends = text.split(",")
+    percent = all(end.strip().endswith("%") for end in ends)
+    try:
+        numbers = [float(end.strip().removesuffix("%")) for end in ends]
+    except ValueError:
+        return text
+    return {"percentiles": numbers} if percent else numbers
+
+
 def _answers(model: SuperModel, one: Input, wanted: Wanted) -> list[tuple[str, Prediction]]:
     """The answer that is wanted first, then all others if they are to be compared."""
     try:
@@ -132,6 +157,53 @@ def _save(picture: Image.Image, path: Path) -> None:
         picture.save(file, "PNG")
 
 
+# --- what there is to say of a plane ------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PlaneAnswer:
+    """What a person wants to know of the answer to a picture, or to one plane of a volume."""
+
+    asked: str  # who answered
+    confidence: float  # how sure the selector is of the likeliest site; nan: there is no selector
+    novelty: float  # how little like any site's images; nan: nobody can tell
+    unfamiliar: bool  # so little that the global model answered
+    likes: dict[str, float]  # the selector's probability of every site; empty: no selector
+    sure: float  # of the class, or in the mean of the marked pixels; nan: none is marked
+    shares: dict[str, float]  # the part of the plane that each structure takes
+    classes: dict[str, float]  # the probability of each class
+
+
+def plane_answers(answer: Prediction) -> Iterator[PlaneAnswer]:
+    """The same of every plane."""
+    sites, route = answer.facts.sites, answer.route
+    for plane in range(len(answer.logits)):
+        likes = route.probabilities[plane][-len(sites) :].tolist()
+        yield PlaneAnswer(
+            asked=answer.asked[plane],
+            confidence=float(route.confidence[plane]),
+            novelty=float(route.novelty[plane]),
+            unfamiliar=bool(route.unfamiliar[plane]),
+            likes=dict(zip(sites, likes, strict=True)) if answer.facts.selector else {},
+            **_said(answer, plane),
+        )
+
+
+def _said(answer: Prediction, plane: int) -> dict[str, Any]:
+    """Classes with their probabilities, or what share of the plane each structure takes."""
+    labels = answer.facts.labels
+    if answer.facts.targets == "classes":
+        probabilities = answer.probabilities[plane].tolist()
+        classes = dict(zip(labels, probabilities, strict=True))
+        return {"sure": max(probabilities), "shares": {}, "classes": classes}
+    maps = answer.at_own_size(plane)
+    masks = maps > 0.5
+    shares = {k: float(m.mean()) for k, m in zip(labels, masks, strict=True)}
+    marked = masks.any(axis=0)
+    sure = abs(maps - 0.5).min(axis=0)[marked].mean() + 0.5 if marked.any() else math.nan
+    return {"sure": float(sure), "shares": shares, "classes": {}}
+
+
 # --- the table ----------------------------------------------------------------------------------
 
 
@@ -148,46 +220,29 @@ def columns(model: SuperModel) -> list[str]:
 
 def rows_of(name: str, who: str, answer: Prediction) -> Iterator[Row]:
     """A row for each plane of an input; a picture has one, without a number."""
-    facts, route = answer.facts, answer.route
     several = answer.opened.volume is not None
-    for plane in range(len(answer.logits)):
-        row: Row = {"file": name, "plane": plane + 1 if several else "", "ask": who}
-        row |= {"asked": answer.asked[plane], "unfamiliar": _yes(bool(route.unfamiliar[plane]))}
-        row |= {"confidence": _number(route.confidence[plane])}
-        row |= {"novelty": _number(route.novelty[plane])}
-        likes = route.probabilities[plane][-len(facts.sites) :]
-        row |= {f"like_{s}": _number(p) for s, p in zip(facts.sites, likes, strict=True)}
-        yield row | _said(answer, plane)
+    for number, one in enumerate(plane_answers(answer), 1):
+        row: Row = {"file": name, "plane": number if several else "", "ask": who}
+        row |= {"asked": one.asked, "unfamiliar": "yes" if one.unfamiliar else "no"}
+        row |= {"confidence": one.confidence, "novelty": one.novelty, "sure": one.sure}
+        row |= {f"like_{site}": value for site, value in one.likes.items()}
+        row |= {f"share_{structure}": value for structure, value in one.shares.items()}
+        if one.classes:
+            row |= {"class": max(one.classes, key=one.classes.__getitem__)}
+            row |= {f"class_{label}": value for label, value in one.classes.items()}
+        yield {key: _cell(value) for key, value in row.items()}
 
 
-def _said(answer: Prediction, plane: int) -> Row:
-    """Classes with their probabilities, or what share of the plane each structure takes."""
-    labels = answer.facts.labels
-    if answer.facts.targets == "classes":
-        probabilities = answer.probabilities[plane].tolist()
-        row: Row = {f"class_{k}": _number(p) for k, p in zip(labels, probabilities, strict=True)}
-        return row | {"class": answer.classes()[plane], "sure": _number(max(probabilities))}
-    maps = answer.at_own_size(plane)
-    masks = maps > 0.5
-    row = {f"share_{k}": _number(m.mean()) for k, m in zip(labels, masks, strict=True)}
-    marked = masks.any(axis=0)
-    sure = abs(maps - 0.5).min(axis=0)[marked].mean() + 0.5 if marked.any() else math.nan
-    return row | {"sure": _number(sure)}
-
-
-def _number(value: Any) -> str:
-    value = float(value)
+def _cell(value: Any) -> Any:
+    if not isinstance(value, float):
+        return value
     return "" if math.isnan(value) else f"{value:.4f}"
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
 
 
 def write_table(path: Path, rows: Sequence[Row], model: SuperModel) -> None:
     """answers.csv, whole or not at all."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns(model), extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(text, columns(model), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_text(path, text.getvalue())

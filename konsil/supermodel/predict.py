@@ -252,10 +252,15 @@ def write_mask(prediction: Prediction, path: Path, source: Path) -> None:
         write_volume(path, prediction.mask_volume())
 
 
-def _write_picture(values: NDArray[np.uint8], path: Path) -> None:
+def coloured(values: NDArray[np.uint8], structures: int) -> Image.Image:
     """Values as the indices of a palette: programs read the values, people see colours."""
     picture = Image.frombytes("P", values.shape[::-1], values.tobytes())
-    colours = [structure_colour(n)[1:] for n in range(int(values.max()))]
+    colours = [structure_colour(number)[1:] for number in range(structures)]
     picture.putpalette(bytes.fromhex("000000" + "".join(colours)))
+    return picture
+
+
+def _write_picture(values: NDArray[np.uint8], path: Path) -> None:
+    picture = coloured(values, int(values.max()))
     with replacing(path) as file:
         picture.save(file, PICTURES[path.suffix.lower()])
