@@ -91,6 +91,7 @@ def _check_empty(out: Path) -> None:
 @contextmanager
 def _whole(out: Path) -> Iterator[Path]:
     """A folder beside `out` that takes its place if all goes well."""
+    out = out.absolute()  # "." has no name
     part = out.with_name(f".{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:

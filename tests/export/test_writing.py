@@ -90,6 +90,12 @@ def test_a_folder_that_holds_something_stays_as_it_is(tmp_path):
     assert (tmp_path / "empty" / "model.json").exists()
 
 
+def test_into_the_folder_where_one_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    export(MODEL, "folder", Path())
+    assert (tmp_path / "model.json").exists()
+
+
 def test_a_place_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot be written"):

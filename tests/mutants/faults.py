@@ -258,7 +258,7 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
          "except KeyError as error:"),
         ("all compare to the same", "(who, predict_opened(model, opened, who, wanted.reading))",
          "(who, predict_opened(model, opened, wanted.ask, wanted.reading))"),
-        ("planes count from 0", "plane + 1 if several", "plane if several"),
+        ("planes count from 0", "plane_answers(answer), 1)", "plane_answers(answer), 0)"),
     ],
     "supermodel/dicom_seg.py": [
         ("rows are columns", "masks.transpose(3, 2, 1, 0)", "masks.transpose(3, 1, 2, 0)"),
