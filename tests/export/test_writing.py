@@ -111,9 +111,15 @@ def test_what_differs_from_torch_is_not_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_script_that_routes_otherwise_is_not_written(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"rule": "fixed", "model": 0},
+        {"rule": "blend", "share": 0.7, "top": 1},  # the same models, for other shares
+    ],
+)
+def test_a_script_that_routes_otherwise_is_not_written(tmp_path, monkeypatch, other):
     told = pipelines.pipeline_facts
-    other = {"rule": "fixed", "model": 0}
     monkeypatch.setattr(pipelines, "pipeline_facts", lambda m: told(m) | {"routing": other})
     with pytest.raises(StateError, match="or asks others"):
         export(MODEL, "onnx", tmp_path / "out")
