@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 
@@ -71,6 +72,9 @@ def test_onnx_in_16_bit_is_compared_on_real_images_too(labelled, tmp_path, monke
     assert seen == [pipelines.CHECKED + 8]
     assert done.loss.images == 20
     assert done.difference < 1e-4
+    for path in (tmp_path / "out").glob("*.onnx"):  # the selector alone is whole
+        kinds = {one.data_type for one in onnx.load(str(path)).graph.initializer}
+        assert (onnx.TensorProto.FLOAT16 in kinds) == ("selector" not in path.name)
 
 
 def test_a_kind_that_there_is_not(tmp_path):
