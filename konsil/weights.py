@@ -263,9 +263,13 @@ class Weights:
             self.layout, torch.cat([self.trainable, other.flat[self.layout.trainable :]])
         )
 
-    def save(self, path: Path, **facts: str) -> None:
-        """A safetensors file with every entry under its own name, and the layout beside it."""
+    def save(self, path: Path, *, half: Collection[str] = (), **facts: str) -> None:
+        """A safetensors file with every entry under its own name, and the layout beside it.
+
+        The entries of `half` are stored as float16; `load` gives float32 again.
+        """
         tensors = {e.name: self._typed(e).contiguous() for e in self.layout.entries}
+        tensors |= {name: tensors[name].half() for name in half}
         with replacing_by_name(path) as part:
             save_file(tensors, part, {"layout": json.dumps(self.layout.to_json()), **facts})
 

@@ -162,7 +162,7 @@ def evaluate(
     from konsil.supermodel.asking import check_known
 
     check_known(loaded, ask)
-    source = _labelled(data, loaded)
+    source = labelled(data, loaded)
     with progress() as report:
         scores = score_files(loaded, source, ask, report)
     if json_:
@@ -171,7 +171,7 @@ def evaluate(
     _print_scores(scores, loaded.facts.network["image_size"])
 
 
-def _labelled(path: Path, model: SuperModel) -> FileSource:
+def labelled(path: Path, model: SuperModel) -> FileSource:
     """A federation file, opened at the model's size."""
     from konsil.config import FederationConfig, TaskConfig
     from konsil.data.manifest import read_manifest

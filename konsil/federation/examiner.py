@@ -12,8 +12,10 @@ from typing import get_args
 import numpy as np
 import torch
 
+from konsil.evaluation.intervals import intervals_of
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row
 from konsil.evaluation.routing import ERRORS, calibration_errors, routed_names
+from konsil.federation.engines import Engine
 from konsil.federation.messages import (
     BadMessage,
     Checkpoint,
@@ -25,6 +27,7 @@ from konsil.federation.messages import (
     check_values,
     shown,
 )
+from konsil.federation.plan import Job, Plan
 from konsil.federation.questions import Questions
 from konsil.federation.server import Record
 from konsil.supermodel import SuperModel
@@ -37,6 +40,11 @@ TARGET = "_target"  # of classification: the class of an image
 
 class Examiner(Questions):
     """Asks every site how well the models of a finished job answer there."""
+
+    def __init__(self, plan: Plan, job: Job, engine: Engine) -> None:
+        super().__init__(plan, job, engine)
+        # of the best checkpoint: split -> role -> site -> metric -> ends of the 95 % interval
+        self.intervals: dict[str, dict[str, dict[str, dict[str, list[float]]]]] = {}
 
     def rows(
         self,
@@ -68,11 +76,24 @@ class Examiner(Questions):
             images = self.plan.images(reply.site, split)
             return check_scores(reply.body_as(EvaluateReply), images, self.task, further)
 
-        numbers = summary(self.ask("evaluate", parts, asked, read), self.task)
+        said = self.ask("evaluate", parts, asked, read)
+        if asked.checkpoint == "best":
+            self._note_intervals(role, split, said)
+        numbers = summary(said, self.task)
         return [
             Row(self.job.method, self.job.seed, role, split, site, metric, value, n)
             for site, metric, value, n in numbers
         ]
+
+    def _note_intervals(self, role: str, split: Split, said: dict[str, EvaluateReply]) -> None:
+        """Of sites that told single images' values; a policy may let out means alone."""
+        by_site = {
+            site: intervals_of(reply.columns, self.task.metrics)
+            for site, reply in said.items()
+            if reply.means is None
+        }
+        if known := {site: found for site, found in by_site.items() if found}:
+            self.intervals.setdefault(split, {})[role] = known
 
 
 # --- what sites say of their scores -------------------------------------------------------------

@@ -169,7 +169,9 @@ class Run:
                 folder = self.folder / job.name / ("model" if model is None else "supermodel")
                 model = model or self._plain_model(job, examiner, record)
                 if model is not None:  # the coordinator of `local` between hospitals has none
-                    model.changed(**self._told(job, result[checkpoint])).save(folder)
+                    told = self._told(job, result[checkpoint])
+                    told["intervals"] = examiner.intervals
+                    model.changed(**told).save(folder)
         result["history"] = record.history
         return result
 
@@ -205,8 +207,10 @@ class Run:
     def _told(self, job: Job, rows: Sequence[Row]) -> dict[str, Any]:
         """What a super model's folder says beyond what the model computes with."""
         scores: dict[str, Any] = {}
+        scored: dict[str, dict[str, int]] = {}
         for row in rows:
             if row.split in TOLD and row.site in self.plan.sites:
+                scored.setdefault(row.split, {})[row.site] = row.n
                 of_role = scores.setdefault(row.split, {}).setdefault(row.role, {})
                 of_role.setdefault(row.site, {})[row.metric] = row.value
         provenance = {
@@ -215,6 +219,7 @@ class Run:
             "seed": job.seed,
             "rounds": self.plan.experiment.rounds,
             "images": {site: self.plan.images(site, "train") for site in self.plan.sites},
+            "scored": scored,  # images, of each split
         }
         readings = {site: dict(words) for site, words in self.plan.readings.items()}
         return {"reading": readings, "scores": scores, "provenance": provenance}

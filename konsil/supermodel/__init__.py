@@ -5,7 +5,7 @@ On disk it is a folder: `model.json` and one safetensors file a network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -61,6 +61,8 @@ class Facts:
     # validation or test -> role (super, global, personal) -> site -> metric -> score there
     scores: dict[str, dict[str, dict[str, dict[str, float]]]] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)  # which run of what it comes from
+    # like `scores`, of each the ends of its 95 % interval over images, where sites told theirs
+    intervals: dict[str, dict[str, dict[str, dict[str, list[float]]]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         given = self.targets or ("masks" if self.task == "segmentation" else "classes")
@@ -316,9 +318,14 @@ class SuperModel:
                 columns.append(column)
         return mixed(self.facts.targets, found, shares[:, columns])
 
-    def save(self, folder: Path) -> None:
-        """Write the folder; `model.json` last, so that a folder with it is whole."""
-        save_folder(folder, asdict(self.facts), self.models)
+    def save(self, folder: Path, half: Mapping[str, Collection[str]] | None = None) -> None:
+        """Write the folder; `model.json` last, so that a folder with it is whole.
+
+        `half`: of each model the entries that are stored as float16; `load` gives float32 again.
+        """
+        from konsil.supermodel.card import model_card
+
+        save_folder(folder, asdict(self.facts), self.models, half or {}, model_card(self.facts))
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu") -> SuperModel:

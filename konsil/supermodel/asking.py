@@ -80,7 +80,7 @@ def ask_about(
                 asked.notes.setdefault(note, []).append(one.name)
         report("asking", len(inputs), len(inputs))
     finally:
-        write_text(out / TABLE, _table(asked.rows, columns(model)))
+        write_table(out / TABLE, asked.rows, model)
     return asked
 
 
@@ -239,9 +239,10 @@ def _cell(value: Any) -> Any:
     return "" if math.isnan(value) else f"{value:.4f}"
 
 
-def _table(rows: Sequence[Row], header: Sequence[str]) -> str:
+def write_table(path: Path, rows: Sequence[Row], model: SuperModel) -> None:
+    """answers.csv, whole or not at all."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, header, lineterminator="\n")
+    writer = csv.DictWriter(text, columns(model), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue()
+    write_text(path, text.getvalue())

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +23,32 @@ from konsil.weights import Layout, Weights
 
 FORMAT = 3
 FACTS = "model.json"
+CARD = "MODEL_CARD.md"  # for people; nothing reads it
 MOST_BYTES = 16 << 20  # of model.json; that of a hundred sites has a hundred kilobytes
 LARGEST_IMAGE = 8192  # pixels a side
 PLAIN_NAME = re.compile(r"[\w-][\w.-]*\.safetensors")
 
 
-def save_folder(folder: Path, facts: Mapping[str, Any], models: Mapping[str, Weights]) -> None:
-    """Write the folder; `model.json` last, so that a folder with it is whole."""
+def save_folder(
+    folder: Path,
+    facts: Mapping[str, Any],
+    models: Mapping[str, Weights],
+    half: Mapping[str, Collection[str]],
+    card: str,
+) -> None:
+    """Write the folder; `model.json` last, so that a folder with it is whole.
+
+    `half`: of each model the entries that are stored as float16.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FACTS).unlink(missing_ok=True)
     files = {}
     for number, name in enumerate(sorted(models)):
         readable = "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
         path = folder / f"{number:03d}-{readable}.safetensors"
-        models[name].save(path)
+        models[name].save(path, half=half.get(name, ()))
         files[name] = {"file": path.name, "sha256": _digest(path)}
+    (folder / CARD).write_text(card, encoding="utf-8")
     text = json.dumps({**facts, "files": files}, indent=2)
     (folder / FACTS).write_text(text + "\n", encoding="utf-8")
 

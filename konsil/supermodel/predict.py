@@ -7,7 +7,7 @@ depends on what else was asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -137,8 +137,15 @@ def predict_opened(
     model: SuperModel, opened: ImageFile, ask: str, reading: ImageReading
 ) -> Prediction:
     """Ask about what is open already, which was read like this."""
+    return prediction_of(model, opened, ask, reading, _answers(model, opened, ask))
+
+
+def prediction_of(
+    model: SuperModel, opened: ImageFile, ask: str, reading: ImageReading, said: Iterable[Answer]
+) -> Prediction:
+    """What was said of the planes, some at once; nothing is asked if the window does not fit."""
     notes = [note for note in (_unlike(model, reading), _misfit(opened, reading)) if note]
-    answers = list(_answers(model, opened, ask))
+    answers = list(said)
     route = Route(*(torch.cat(parts).cpu() for parts in zip(*map(_parts, answers), strict=True)))
     asked = model.asked(route) if ask == AUTO else [ask] * len(opened.pictures)
     logits = torch.cat([answer.logits for answer in answers]).cpu()

@@ -50,6 +50,11 @@ def test_the_same_bits_as_in_process(experiment, outlines, tmp_path, monkeypatch
         there = json.loads((tmp_path / "run" / told.relative_to(alone)).read_text())
         here = json.loads(told.read_text())
         assert what_all_know(there) == what_all_know(here)
+        cards = [(f / "MODEL_CARD.md").read_text().splitlines() for f in
+                 (told.parent, tmp_path / "run" / told.relative_to(alone).parent)]  # fmt: skip
+        if not there["withheld"]:
+            here, there_ = ([line for line in card if "| plan |" not in line] for card in cards)
+            assert here == there_
         assert there["withheld"] == ([] if method.startswith("fedsm") else list(SITES))
     assert json.loads((tmp_path / "run" / "outcome.json").read_text())["state"] == "finished"
     assert (tmp_path / "run" / "figures" / "curves.png").exists() == (method == "fedsm")
@@ -495,6 +500,9 @@ def test_only_means_leave(experiment, outlines, tmp_path):
     alone = in_process(e, tmp_path / "alone")
     assert rounded(tmp_path / "run") == rounded(alone)
     assert not [p for t, _, p in link.passed if t == "request" and b'"columns"' in p]
+    (folder,) = (path.parent for path in (tmp_path / "run").rglob("model.json"))
+    assert json.loads((folder / "model.json").read_text())["intervals"] == {}
+    assert "There are no intervals" in (folder / "MODEL_CARD.md").read_text()
 
 
 def rounded(folder: Path) -> list[list[str]]:

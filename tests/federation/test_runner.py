@@ -109,6 +109,7 @@ def test_the_super_models_folder_tells_where_it_comes_from(finished):
         "seed": 0,
         "rounds": plan.experiment.rounds,
         "images": {site: plan.images(site, "train") for site in plan.sites},
+        "scored": {s: {site: plan.images(site, s) for site in plan.sites} for s in ("val", "test")},
     }
     rows = [r for r in read_results(folder / "results.csv") if r.role == "super"]
     for split in ("val", "test"):
@@ -117,6 +118,14 @@ def test_the_super_models_folder_tells_where_it_comes_from(finished):
         for site, scores in told["scores"][split]["super"].items():
             assert scores == {r.metric: r.value for r in rows if (r.split, r.site) == (split, site)}
     assert "train" not in told["scores"]
+    for split, roles in told["scores"].items():
+        for role, by_site in roles.items():
+            for site, scores in by_site.items():
+                low, high = told["intervals"][split][role][site]["dice"]
+                assert low <= scores["dice"] <= high
+    card = (folder / "fedsm/seed0/supermodel/MODEL_CARD.md").read_text()
+    assert f"| plan | `{plan.hash}`" in card
+    assert "Test images: Dice" in card
 
 
 # method -> what its folder holds, and the role that a site's own or the global model has
