@@ -70,7 +70,6 @@ TESTS = {
     "serve/worker.py": ("serve/test_serve_limits.py",),
     "serve/answers.py": ("serve/test_serve_api.py",),
     "serve/monailabel.py": ("serve/test_serve_monailabel.py",),
-    "supermodel/asking.py": ("cli/test_predict.py",),
     "supermodel/asking.py": ("cli/test_predict_command.py",),
     "supermodel/card.py": ("supermodel/test_card.py",),
     "evaluation/intervals.py": ("evaluation/test_intervals.py",),
@@ -206,6 +205,7 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "serve/monailabel.py": [
         ("sessions are never forgotten", "while len(self._open) >= limits.sessions", "while False"),
+    ],
     "supermodel/card.py": [
         ("everybody's specialist is there", "if site in facts.withheld else", "if False else"),
         ("intervals of the first site", "get(role, {}).get(site, {}).get(metric)\n    return f",
