@@ -7,7 +7,7 @@ MB = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one server."""
+    """How much of what one server takes at once, and for how long."""
 
     upload_mb: int = 200  # of one question, all its files together
     upload_seconds: float = 120.0  # until the whole question has arrived

@@ -21,12 +21,12 @@ class Question:
     include: tuple[str, ...] = ()  # of a JSON answer: mask, images, overlays
 
     def to_bytes(self) -> bytes:
-        """For the pipe."""
+        """As it goes through the pipe: one object of JSON."""
         return json.dumps(asdict(self)).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Question:
-        """From the pipe."""
+        """What `to_bytes` has written."""
         return cls(**json.loads(data))
 
 
@@ -46,13 +46,13 @@ class Reply:
         return cls(status, json.dumps({"detail": detail}).encode(), spent=spent)
 
     def to_bytes(self) -> bytes:
-        """For the pipe: the head's length, the head, the body."""
+        """As it goes through the pipe: the head's length, the head, the body."""
         facts = {"status": self.status, "type": self.type, "name": self.name, "spent": self.spent}
         head = json.dumps(facts).encode()
         return len(head).to_bytes(LENGTH, "big") + head + self.body
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Reply:
-        """From the pipe."""
+        """What `to_bytes` has written."""
         end = LENGTH + int.from_bytes(data[:LENGTH], "big")
         return cls(body=data[end:], **json.loads(data[LENGTH:end]))

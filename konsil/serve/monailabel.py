@@ -94,7 +94,7 @@ class Sessions:
 
 
 def monai_label(service: Service, token: str) -> APIRouter:
-    """The endpoints."""
+    """The endpoints, with sessions of their own."""
     router = APIRouter(tags=["MONAI Label"], responses=PROBLEMS)
     sessions = Sessions(service)
     model = service.pool.model

@@ -171,7 +171,7 @@ class Worker:
             return None
 
     def kill(self) -> None:
-        """End it now."""
+        """End it now, whatever it is doing."""
         self.process.kill()
         self.process.wait()
         self.connection.close()

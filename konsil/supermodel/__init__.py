@@ -335,8 +335,8 @@ class SuperModel:
             facts = Facts(**plain)
         except (ValueError, TypeError) as error:
             raise StateError(f"{folder}: not a super model's folder ({error})") from None
-        for name, weights in models.items():
-            if name != NOVELTY:
-                spec = facts.selector if name == SELECTOR else facts.network
-                check_fit(spec, weights, f"{folder}: {name}")
+        others = (SELECTOR, NOVELTY)
+        check_fit(facts.network, {n: w for n, w in models.items() if n not in others}, folder)
+        if SELECTOR in models:
+            check_fit(facts.selector, {SELECTOR: models[SELECTOR]}, folder)
         return cls(facts, models, device)

@@ -33,7 +33,7 @@ about a patient may rest on it alone.
 
 LIMITS = """\
 ## Limits
-- It was trained and measured on images of the hospitals below. Images from elsewhere (another
+- It was trained and measured on images of the hospitals above. Images from elsewhere (another
   scanner, protocol or population) may be answered badly and surely. Measure it first on labelled
   images of the hospital that wants to use it: `konsil evaluate MODEL --data federation.yaml`.
 - {selector}
@@ -44,7 +44,7 @@ LIMITS = """\
 """
 
 SELECTOR = """\
-The selector only knows the hospitals below and can be very sure of one of them for an image that
+The selector only knows the hospitals above and can be very sure of one of them for an image that
   is like none. {novelty}"""
 NO_SELECTOR = "There is no selector: nothing notices that an image is like no hospital's."
 NOVELTY = """\
@@ -59,7 +59,7 @@ hospital's images one may be able to tell whether a certain image was among them
 features of them; few images and much training make that easier. Konsil adds no noise against it.
 Who took part in training can work out each specialist as it left its hospital. The selector tells
 which hospital an image resembles, and the routing table how well every model served each hospital's
-validation images. Keep the folder inside the federation unless every hospital below agrees.
+validation images. Keep the folder inside the federation unless every hospital above agrees.
 """
 
 ASK = """\

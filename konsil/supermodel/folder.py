@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ FORMAT = 3
 FACTS = "model.json"
 CARD = "MODEL_CARD.md"  # for people; nothing reads it
 MOST_BYTES = 16 << 20  # of model.json; that of a hundred sites has a hundred kilobytes
+AT_ONCE = 4  # files that are read at the same time
 LARGEST_IMAGE = 8192  # pixels a side
 PLAIN_NAME = re.compile(r"[\w-][\w.-]*\.safetensors")
 
@@ -68,21 +70,24 @@ def load_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Weights]]:
         raise StateError(f"{folder}: not a super model's folder ({error})") from None
     for spec in specs:
         _check_network(spec, folder)
-    return facts, {name: _load_weights(folder, entry) for name, entry in files.items()}
+    with ThreadPoolExecutor(AT_ONCE) as readers:  # checksums leave Python's lock to others
+        loaded = readers.map(lambda entry: _load_weights(folder, entry), files.values())
+        return facts, dict(zip(files, loaded, strict=True))
 
 
-def check_fit(spec: Mapping[str, Any], weights: Weights, who: str) -> None:
+def check_fit(spec: Mapping[str, Any], models: Mapping[str, Weights], folder: Path) -> None:
     """Refuse weights that are not this network's, before the network takes any memory."""
     network = NetworkSpec.from_json(dict(spec))
     if network.is_target:  # somebody else's class may not know the device without memory
         return
     with torch.device("meta"):
         layout = Layout.of(build_network(network))
-    if layout.key != weights.layout.key:
-        raise StateError(
-            f"{who}: weights of another network than model.json says ({network.name}, "
-            f"{layout.size} values; the file has {weights.layout.size})"
-        )
+    for name, weights in models.items():
+        if layout.key != weights.layout.key:
+            raise StateError(
+                f"{folder}: {name}: weights of another network than model.json says "
+                f"({network.name}, {layout.size} values; the file has {weights.layout.size})"
+            )
 
 
 def _read_facts(folder: Path) -> dict[str, Any]:

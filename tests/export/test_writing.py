@@ -133,9 +133,10 @@ def test_a_script_that_routes_otherwise_is_not_written(tmp_path, monkeypatch, ot
 @pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
 def test_without_onnx_it_says_what_to_install(tmp_path, package):
     code = (
-        f"import sys; sys.modules[{package!r}] = None\n"
+        "import sys\n"
         "from tests.export.test_writing import MODEL, export\n"
         "from konsil.errors import ConfigError\n"
+        f"sys.modules[{package!r}] = None\n"
         "try: export(MODEL, 'onnx', sys.argv[1])\n"
         "except ConfigError as error: print(error)\n"
     ).replace("sys.argv[1]", f"__import__('pathlib').Path({str(tmp_path / 'out')!r})")

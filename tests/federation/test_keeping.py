@@ -49,6 +49,13 @@ def test_the_first_scores_are_no_mean_yet():
     assert after([0.9, 0.5, 0.5, 0.5, 0.9, 0.5], keep="smoothed") == 4
 
 
+def test_one_lucky_score_does_not_count_against_the_mean_that_rises_after_it():
+    scores = [0.5] * 5 + [0.9, 0.7, 0.7]
+    assert smoothed(scores)[5:] == pytest.approx([0.6084, 0.6316, 0.6480], abs=1e-4)
+    assert after(scores, keep="best") == 5
+    assert after(scores, keep="smoothed") == 7
+
+
 def test_of_equals_the_later_counts():
     assert after([0.5, 0.5, 0.5], keep="best") == 2
     assert after([0.5, 0.5, 0.5], keep="smoothed") == 2

@@ -63,7 +63,7 @@ TESTS = {
     "data/reading.py": ("data/test_reading.py", "supermodel/test_supermodel.py"),
     "data/image_file.py": ("supermodel/test_supermodel.py", "supermodel/test_segment_volume.py"),
     "supermodel/folder.py": ("supermodel/test_supermodel.py",),
-    "supermodel/predict.py": ("supermodel/test_predict.py",),
+    "supermodel/predict.py": ("supermodel/test_predict.py", "supermodel/test_segment_volume.py"),
     "serve/guard.py": ("serve/test_serve_limits.py",),
     "serve/pool.py": ("serve/test_serve_limits.py",),
     "serve/service.py": ("serve/test_serve_limits.py",),
