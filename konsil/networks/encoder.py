@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from konsil.networks.build import build_network
-from konsil.networks.classifiers import Classifier, mean_and_deviation, zeroed
+from konsil.networks.classifiers import Classifier, zeroed
 from konsil.networks.spec import NetworkSpec, network
 from konsil.weights import Weights
 
@@ -40,9 +41,9 @@ class EncoderFeatures(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, size] of images in [0, 1]."""
-        found = [*mean_and_deviation(images), _quantiles(images)]
+        found = [*_mean_and_deviation(images), _quantiles(images)]
         for seen in self._watch(images):
-            found += mean_and_deviation(seen)
+            found += _mean_and_deviation(seen)
         return torch.cat(found, dim=1)
 
     def _watch(self, images: Tensor) -> list[Tensor]:
@@ -108,8 +109,26 @@ def first_convolutions(net: nn.Module, spec: NetworkSpec) -> tuple[list[str], in
     return names, total
 
 
+def _mean_and_deviation(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Over the positions: two values a channel.
+
+    torch's own `std` is as exact, and takes up to ten times as long.
+    """
+    flat = x.flatten(2)
+    mean = flat.mean(dim=2)
+    squares = (flat - mean.unsqueeze(2)).square().sum(dim=2, dtype=torch.float64)
+    return mean, (squares / (flat.shape[2] - 1)).sqrt().to(x.dtype)
+
+
 def _quantiles(images: Tensor) -> Tensor:
     """[B, channels * quantiles], by sorting: the value at the nearest place."""
-    ordered = images.flatten(2).sort(dim=2).values
+    ordered = _sorted(images.flatten(2))
     places = [round(q * (ordered.shape[2] - 1)) for q in QUANTILES]
     return ordered[:, :, places].flatten(1)
+
+
+def _sorted(values: Tensor) -> Tensor:
+    """By the last axis. numpy sorts with vector instructions, ten to thirty times as fast."""
+    if values.device.type != "cpu" or torch.compiler.is_exporting():
+        return values.sort(dim=-1).values
+    return torch.from_numpy(np.sort(values.detach().numpy(), axis=-1))

@@ -71,7 +71,11 @@ def _bound(address: Address) -> socket.socket:
     """A socket at the address, before anything heavy is loaded; RunError if it cannot be had."""
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((address.host, address.port), family=family)
+        listener = socket.create_server((address.host, address.port), family=family)
+        # Whoever is accepted inherits it; without, an answer waits 40 ms for the client to say that
+        # it has read its head (asyncio sees to that for sockets of its own alone).
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except OSError as error:
         why = error.strerror or str(error)
         raise RunError(

@@ -40,21 +40,23 @@ def main() -> None:
             return
         connection.send_bytes(Reply(200, described).to_bytes())
         limit_memory(setup["memory_mb"] * MB)
+        gc.freeze()  # what is there now stays: torch's many objects are not looked at again
         while True:
             reply = answered(model, Question.from_bytes(connection.recv_bytes()))
             connection.send_bytes(reply.to_bytes())
-            gc.collect()  # a large answer's memory goes now, not in the middle of the next one
 
 
 def prepared(setup: dict[str, Any]) -> tuple[SuperModel, bytes]:
     """The model, ready to answer, and what everybody may know of it as JSON."""
     import torch
 
+    from konsil.federation.compute import keep_freed_memory
     from konsil.registry import load_plugins
     from konsil.serve.answers import describe
     from konsil.supermodel import SuperModel
 
     torch.set_num_threads(setup["threads"])
+    keep_freed_memory()
     load_plugins([Path(path) for path in setup["plugins"]])
     model = SuperModel.load(Path(setup["model"]), setup["device"])
     facts = describe(model, setup["name"], setup["upload_mb"])

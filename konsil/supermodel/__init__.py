@@ -337,6 +337,8 @@ class SuperModel:
             raise StateError(f"{folder}: not a super model's folder ({error})") from None
         others = (SELECTOR, NOVELTY)
         check_fit(facts.network, {n: w for n, w in models.items() if n not in others}, folder)
-        if SELECTOR in models:
+        # What looks through the very network of the model is of that size, which has been checked;
+        # to build it only for that takes longer than all the rest. `selector` holds it to its file.
+        if SELECTOR in models and facts.selector.get("arguments", {}).get("of") != facts.network:
             check_fit(facts.selector, {SELECTOR: models[SELECTOR]}, folder)
         return cls(facts, models, device)

@@ -26,7 +26,7 @@ FORMAT = 3
 FACTS = "model.json"
 CARD = "MODEL_CARD.md"  # for people; nothing reads it
 MOST_BYTES = 16 << 20  # of model.json; that of a hundred sites has a hundred kilobytes
-AT_ONCE = 4  # files that are read at the same time
+AT_ONCE = 2  # checksums that are computed at the same time
 LARGEST_IMAGE = 8192  # pixels a side
 PLAIN_NAME = re.compile(r"[\w-][\w.-]*\.safetensors")
 
@@ -70,9 +70,9 @@ def load_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Weights]]:
         raise StateError(f"{folder}: not a super model's folder ({error})") from None
     for spec in specs:
         _check_network(spec, folder)
-    with ThreadPoolExecutor(AT_ONCE) as readers:  # checksums leave Python's lock to others
-        loaded = readers.map(lambda entry: _load_weights(folder, entry), files.values())
-        return facts, dict(zip(files, loaded, strict=True))
+    with ThreadPoolExecutor(AT_ONCE) as checkers:  # a checksum leaves Python's lock to others
+        paths = checkers.map(lambda entry: _checked(folder, entry), files.values())
+        return facts, {name: Weights.load(path) for name, path in zip(files, paths, strict=True)}
 
 
 def check_fit(spec: Mapping[str, Any], models: Mapping[str, Weights], folder: Path) -> None:
@@ -104,7 +104,8 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _load_weights(folder: Path, entry: Any) -> Weights:
+def _checked(folder: Path, entry: Any) -> Path:
+    """The file of a model, which is there and what `model.json` was written with."""
     name = entry.get("file") if isinstance(entry, dict) else None
     if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name):
         raise StateError(
@@ -122,7 +123,7 @@ def _load_weights(folder: Path, entry: Any) -> Weights:
             f"{path}: damaged, or another file than model.json was written with (its sha256 is "
             "another); copy the whole folder again"
         )
-    return Weights.load(path)
+    return path
 
 
 def _check_file(path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from konsil.serve.limits import MB
+from konsil.serve.server import Address, _bound
 from tests.data.volume_files import grid, noise, write_nifti, write_series
 from tests.serve.conftest import PATIENCE, serving, uploads
 
@@ -266,3 +267,12 @@ def test_pages_of_others_may_not_ask(served):
         assert served.client.get("/api/models", headers=headers).status_code == status
     policy = served.client.get("/").headers["content-security-policy"]
     assert "default-src 'none'" in policy
+
+
+def test_an_answer_does_not_wait_for_the_client_to_confirm_its_head():
+    """Without TCP_NODELAY every answer takes 40 ms longer; who is accepted inherits it."""
+    with _bound(Address(port=0)) as listener:
+        with socket.create_connection(listener.getsockname()):
+            accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
