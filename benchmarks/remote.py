@@ -37,7 +37,7 @@ def experiment(setup: Setup, sites: int, network: dict[str, Any], rounds: int) -
     raw = {
         "name": "benchmark",
         "federation": {
-            **setup.many_sites(sites),
+            **setup.many_sites(sites, max(setup.scale.far_sites), setup.scale.memory_images),
             "image_size": IMAGE_SIZE,
             "cache": str(setup.folder / "cache"),
         },
