@@ -26,8 +26,14 @@ OFTEN = 5  # times a turn: one batch is answered in a fraction of a second
 def asking(setup: Setup) -> Outcome:
     """A mixed batch through a super model / through one U-Net; loading it / reading its tensors."""
     outcome = Outcome()
-    folder, x = trained(setup)
-    model = SuperModel.load(folder)
+    for pixels in dict.fromkeys((setup.scale.small_size, setup.scale.size)):
+        folder, x = trained(setup, pixels)
+        _answers(setup, outcome, SuperModel.load(folder), x)
+    _loading(setup, outcome, folder)
+    return outcome
+
+
+def _answers(setup: Setup, outcome: Outcome, model: SuperModel, x: Tensor) -> None:
     asked = sorted(set(model.asked(model.route(x))))
     with settings_kept():
         torch.set_num_threads(1)
@@ -39,14 +45,24 @@ def asking(setup: Setup) -> Outcome:
         }
         warm_up(sides, setup.progress)
         times = interleave(sides, setup.scale.repeats, setup.progress)
-        what = f"{len(x)} images of six sites, mixed: the super model, a model an image / one U-Net"
+        pixels = f"{x.shape[-1]} x {x.shape[-1]}"
+        what = f"{len(x)} images of six sites, mixed, {pixels}: the super model, a model an image"
+        what += " / one U-Net"
         ratio = Ratio.of(times["threshold"], times["one U-Net"])
         outcome.figures.append(Figure(what, ratio, Goal("at most", 1.25)))
         passes = float((model.route(x).shares > 0).sum()) / len(x)
-        what = f"the same by the rule of training, {passes:.2f} models an image / one U-Net"
+        what = (
+            f"the same by the rule of training, {passes:.2f} models an image / one U-Net, {pixels}"
+        )
         outcome.figures.append(Figure(what, Ratio.of(times["as trained"], times["one U-Net"])))
+    outcome.notes.append(f"{pixels}: asked {', '.join(asked)}")
+
+
+def _loading(setup: Setup, outcome: Outcome, folder: Path) -> None:
+    with settings_kept():
+        torch.set_num_threads(1)
         files = sorted(folder.glob("*.safetensors"))
-        sides = {
+        sides: dict[str, Side] = {
             "load": _timed(lambda: SuperModel.load(folder)),
             "read": _timed(lambda: [_read(file) for file in files]),
         }
@@ -57,8 +73,7 @@ def asking(setup: Setup) -> Outcome:
             Figure(what, Ratio.of(times["load"], times["read"]), Goal("at most", 2))
         )
     size = sum(file.stat().st_size for file in files) / 1e6
-    outcome.notes.append(f"asked: {', '.join(asked)}; {len(files)} files, {size:.0f} MB; 1 thread")
-    return outcome
+    outcome.notes.append(f"{len(files)} files, {size:.0f} MB; 1 thread")
 
 
 def _read(file: Path) -> list[Tensor]:
@@ -76,7 +91,7 @@ def _timed(work: Callable[[], Any]) -> Side:
     return side
 
 
-def trained(setup: Setup) -> tuple[Path, Tensor]:
+def trained(setup: Setup, pixels: int) -> tuple[Path, Tensor]:
     """A super model of six sites after one round, and test images of all of them, mixed."""
     images = dict.fromkeys(setup.scale.images, IMAGES)
     experiment = {
@@ -84,7 +99,7 @@ def trained(setup: Setup) -> tuple[Path, Tensor]:
         "federation": {
             "synthetic": "retina",
             "images": images,
-            "image_size": setup.scale.small_size,
+            "image_size": pixels,
             "cache": str(setup.folder / "cache"),
         },
         "network": setup.scale.network,
@@ -92,7 +107,7 @@ def trained(setup: Setup) -> tuple[Path, Tensor]:
         "methods": ["fedsm"],
         "rounds": 1,
     }
-    out = setup.folder / "asking"
+    out = setup.folder / f"asking-{pixels}"
     result = konsil.run(experiment, out=out, quiet=True, resume=out.exists())
     data = result.plan.data_folder
     x = torch.cat([test_images(data, site).images for site in result.plan.sites]).float() / 255

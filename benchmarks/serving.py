@@ -34,7 +34,7 @@ PATIENCE = 120.0
 def serving(setup: Setup) -> Outcome:
     """Masks a second, served to eight clients / by the bare object; memory meanwhile."""
     outcome = Outcome()
-    folder = trained(setup)[0]
+    folder = trained(setup, setup.scale.small_size)[0]
     files = _files(setup, folder)
     count = QUESTIONS if setup.scale.repeats > 1 else len(files)
     with _server(folder) as (server, url), settings_kept():

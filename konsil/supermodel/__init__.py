@@ -306,17 +306,18 @@ class SuperModel:
     @torch.no_grad()
     def logits_for(self, shares: Tensor, images: Tensor) -> Tensor:
         """The answers of all who have a share in an image, mixed; others are not asked."""
+        alone = bool((shares == 1).any(dim=1).all())  # each image has one who answers: no mixing
         found: list[Tensor] = []
         columns = []
         for column, name in enumerate((GLOBAL, *self.answering)):
             asked = shares[:, column] > 0
             if asked.any():
                 answers = self.logits_of(name, images[asked.to(images.device)])
-                whole = answers.new_zeros(len(images), *answers.shape[1:])
-                whole[asked] = answers
-                found.append(whole)
-                columns.append(column)
-        return mixed(self.facts.targets, found, shares[:, columns])
+                if not (alone and found):
+                    found.append(answers.new_zeros(len(images), *answers.shape[1:]))
+                    columns.append(column)
+                found[-1][asked] = answers
+        return found[0] if alone else mixed(self.facts.targets, found, shares[:, columns])
 
     def save(self, folder: Path, half: Mapping[str, Collection[str]] | None = None) -> None:
         """Write the folder; `model.json` last, so that a folder with it is whole.

@@ -218,6 +218,15 @@ def flip_a_bit(folder: Path) -> None:
     souths(folder).write_bytes(content)
 
 
+def no_quick_checksum(folder: Path) -> None:
+    facts = json.loads((folder / "model.json").read_text())
+    for entry in facts["files"].values():
+        del entry["xxh3"]
+    (folder / "model.json").write_text(json.dumps(facts))
+    SuperModel.load(folder)
+    flip_a_bit(folder)
+
+
 def swap_files(folder: Path) -> None:
     north, south = next(folder.glob("*north*")), souths(folder)
     content = north.read_bytes()
@@ -270,7 +279,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no file name": (lambda f: of_file(f, file=7), "lie in its folder"),
     "a link out of the folder": (link_out, "a link; a super model's folder holds plain files"),
     "a folder for a file": (folder_for_file, "no file; a super model's folder holds plain files"),
-    "one bit": (flip_a_bit, "damaged, or another file than model.json was written with"),
+    "one bit": (flip_a_bit, "model.json was written with (its xxh3 is another)"),
+    "one bit, where there is only a sha256": (no_quick_checksum, "(its sha256 is another)"),
     "two sites' files changed places": (swap_files, "damaged, or another file"),
     "a network of terabytes": (
         lambda f: edit(f, network=NETWORK.to_json() | {"width": 100_000}),
