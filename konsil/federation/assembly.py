@@ -35,7 +35,7 @@ from konsil.supermodel import GLOBAL, NOVELTY, SELECTOR, Facts, SiteSelector, Su
 from konsil.supermodel.discriminant import head_of, linear_discriminant, means_layout, wrong_means
 from konsil.supermodel.novelty import choose_limit, novelty_of
 from konsil.supermodel.rules import NAMES_MODELS, Fixed, to_json
-from konsil.weights import Layout, Weights, mix
+from konsil.weights import Layout, WeightedMean, Weights
 
 SPECIALIST = "personal"
 SHRINKAGES = (0.01, 0.05, 0.2, 0.5)  # of a selector that is solved: validation images choose
@@ -115,8 +115,10 @@ class Assembly(Questions):
 
         selector = {SELECTOR: draft.models[SELECTOR]}
         asked = DescribeRequest(selector=draft.facts.selector)
-        found, total = self.ask("describe", selector, asked, read), sum(images.values())
-        return mix([(images[site] / total, part) for site, part in found.items()])
+        mean = WeightedMean(layout)  # in float64: what is solved from it magnifies its rounding
+        for site, part in self.ask("describe", selector, asked, read).items():
+            mean.add(part, images[site])
+        return mean.result()
 
     def means_layout(self, selector: Weights) -> Layout:
         """The form of a site's description, which a blank image tells."""

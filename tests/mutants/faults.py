@@ -364,8 +364,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("of equals the last", "(pooled[place], -place)", "(pooled[place], place)"),
     ],
     "networks/encoder.py": [
-        ("blind to grey values", "found = [*mean_and_deviation(images), _quantiles(images)]",
-         "found = [*mean_and_deviation(images * 0), _quantiles(images * 0)]"),
+        ("blind to grey values", "found = [*_mean_and_deviation(images), _quantiles(images)]",
+         "found = [*_mean_and_deviation(images * 0), _quantiles(images * 0)]"),
         ("as many layers as there are", "total + channels > CHANNELS", "False"),
         ("the whole network runs", "raise _Enough", "pass"),
         ("its own random weights", ".copy_(watched[entry.name])", ""),
