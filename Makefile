@@ -32,8 +32,8 @@ types: install    ## mypy
 unit: install     ## the tests that take minutes together
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-browser:         ## Chromium from Debian, for the tests that look at pages (they skip without it)
-	command -v chromium >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium; }
+browser:         ## Chromium and dicom3tools from Debian, for tests that skip without them
+	{ command -v chromium && command -v dciodvfy; } >/dev/null || { apt-get update -qq && apt-get install -y -qq chromium dicom3tools; }
 
 test-slow: install ## the tests that take longer
 	$(BIN)/python -m pytest -m slow

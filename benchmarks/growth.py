@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.ticker import LogLocator, NullLocator
 
 from benchmarks.peak import peak_of
 from benchmarks.setup import FULL, Setup
@@ -107,6 +108,14 @@ def read() -> dict[tuple[str, str], list[tuple[float, float, float]]]:
     }
 
 
+def readable(value: float) -> str:
+    """Millions and thousands by their letter."""
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.{1 if value < 10 * size else 0}f}{letter}"
+    return f"{value:g}"
+
+
 def draw() -> None:
     """Seconds above, memory below, a column an axis; and the slope of each line's last half."""
     found = read()
@@ -123,7 +132,12 @@ def draw() -> None:
                     half = slice(len(x) // 2 - 1, None)
                     slope = np.polyfit(np.log(x[half]), np.log(y[half]), 1)[0]
                     print(f"{axis}, {words}, {method}: slope {slope:.2f}")
-                panel.grid(which="both")
+                panel.grid()
+                panel.set_xticks(x, [readable(value) for value in x])
+                panel.xaxis.set_minor_locator(NullLocator())
+                panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+                panel.yaxis.set_minor_locator(NullLocator())
+                panel.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
                 panel.set_xlabel(title if row else "")
                 panel.set_ylabel("" if column else words)
         panels[0][0].legend()

@@ -29,6 +29,8 @@ from konsil.errors import ConfigError, RunError
 from konsil.files import replacing
 
 if TYPE_CHECKING:
+    from pyarrow import Table
+
     from konsil.data import Federation
     from konsil.federation.plan import Plan
     from konsil.supermodel import SuperModel
@@ -222,6 +224,13 @@ class RunResult:
     def results_last(self) -> list[dict[str, Any]]:
         """The same of the models after the last round, instead of the best checkpoints."""
         return self._rows("results-last.csv")
+
+    @cached_property
+    def scores(self) -> Table:
+        """Every test image's scores (scores.parquet), as a table of pyarrow: `.to_pandas()`."""
+        from konsil.evaluation.scores import FILE, read_scores
+
+        return read_scores(self.folder / FILE)
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         from konsil.evaluation.results import read_results

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from konsil.cli import data, deploy, experiments, export, predict, serve
+from konsil.cli import compare, data, deploy, experiments, export, predict, serve
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import KonsilError
 from konsil.version import __version__
@@ -18,6 +18,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(experiments.run)
+app.command()(compare.compare)
+app.command()(compare.unseen)
+app.command()(compare.report)
 app.command()(experiments.tune)
 app.command()(experiments.pretrain)
 app.command()(experiments.demo)

@@ -52,7 +52,7 @@ def run(
     plan, federation = api.prepare(checked, resume, console, folder)
     if dry_run:
         return
-    with _resumable(folder):
+    with resumable(folder):
         api.train(plan, federation, folder, resume, console)
     from konsil.report.show import show_run
 
@@ -60,7 +60,7 @@ def run(
 
 
 @contextmanager
-def _resumable(folder: Path) -> Iterator[None]:
+def resumable(folder: Path) -> Iterator[None]:
     """Ctrl-C says how to go on."""
     try:
         yield
@@ -102,7 +102,7 @@ def tune(
 
     search = tuning.Search.of(checked, lr or [], local_epochs or [], seed)
     folder = out or Path("runs") / f"{checked.name}-tune"
-    with _resumable(folder):
+    with resumable(folder):
         tuning.tune(search, folder, resume, console)
 
 
@@ -137,10 +137,13 @@ def demo(out: OutOption = None, set_: SetOption = None) -> None:
     run(RECIPES / "demo.yaml", set_, out=folder, resume=(folder / "plan.yaml").exists())
     from konsil.config import read_experiment
     from konsil.report.examples import write_examples
+    from konsil.report.page import write_page
 
+    write_page([folder], folder / "report.html")
     examples = folder / "examples"
     write_examples(read_experiment(RECIPES / "demo.yaml", set_ or [], []), examples)
     command = sys.argv[0] if Path(sys.argv[0]).name == "konsil" else "konsil"
+    say(f"\ndoes joining help? The page that answers it: {folder / 'report.html'}")
     say("\nask its super model about images that no hospital trained on, or in a browser:")
     say(f"  {command} predict {folder} {examples} -o {folder / 'answers'}")
     say(f"  {command} serve {folder}")

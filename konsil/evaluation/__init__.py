@@ -21,11 +21,18 @@ def batches(images: Images, device: torch.device) -> Iterator[tuple[Tensor, Tens
 
 
 @torch.no_grad()
-def columns_of(network: BoundNetwork, weights: Weights, images: Images, task: Task) -> Columns:
+def columns_of(
+    network: BoundNetwork, weights: Weights, images: Images, task: Task, detailed: bool = False
+) -> Columns:
     """Per-image values of these weights on these images."""
     network.load(weights)
     net, device = network.mode(training=False), network.flat.device
-    return joined([task.columns(net(x), y) for x, y in batches(images, device)])
+    return joined([values_of(task, net(x), y, detailed) for x, y in batches(images, device)])
+
+
+def values_of(task: Task, logits: Tensor, y: Tensor, detailed: bool) -> dict[str, Tensor]:
+    """What a task says of each image of a batch; `detailed`: everything that it can say."""
+    return task.columns(logits, y) | (task.detailed(logits, y) if detailed else {})
 
 
 def joined(pieces: list[dict[str, Tensor]]) -> Columns:

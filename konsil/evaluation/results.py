@@ -26,6 +26,18 @@ class Row(NamedTuple):
     n: int  # images
 
 
+class Series(NamedTuple):
+    """What is compared, a line of a table or figure: a method's answers in one role."""
+
+    method: str
+    role: str
+
+    @property
+    def name(self) -> str:
+        """Both words, or one if they are the same."""
+        return self.method if self.method == self.role else f"{self.method} {self.role}"
+
+
 def write_results(path: Path, rows: Iterable[Row]) -> None:
     """The whole file, atomically."""
     text = io.StringIO()

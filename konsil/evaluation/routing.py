@@ -15,50 +15,80 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
 from konsil.data import Images
-from konsil.evaluation import Columns, batches, joined
+from konsil.evaluation import Columns, batches, joined, values_of
 from konsil.networks.outputs import mixed
-from konsil.supermodel import GLOBAL, SiteSelector, SuperModel
+from konsil.supermodel import GLOBAL, Route, SiteSelector, SuperModel
 from konsil.supermodel.discriminant import ImageMeans, means_layout
 from konsil.supermodel.novelty import LIMITS
 from konsil.supermodel.rules import NAMES_MODELS, Blend, Fixed, Rule, Threshold, Utility, chosen
 from konsil.tasks import Task
+from konsil.tasks.classification import expected_calibration_error
 from konsil.weights import Weights
 
 # 0 always asks a specialist, 1 never does; between them denser where selectors are sure.
 GAMMAS = (*(round(0.05 * i, 2) for i in range(20)), 0.97, 0.99, 0.999, 1.0)
 SHARES = (0.25, 0.5, 0.75)  # of the specialists in a blend
 TEMPERATURES = tuple(2 ** (i / 2) for i in range(-6, 15))  # 1/8 to 128
-BINS = 10  # of the expected calibration error
 CONFIDENCES = ("selector_confidence", "selector_confidence_raw")  # with and without temperature
+# Of a test image: every output of the selector, every model's share, and every model's own score.
+PROBABILITY, SHARE, SCORE_OF = "_probability_", "_share_", "score_of_"
 ERRORS = ("selector_error", "selector_error_raw")  # their calibration errors
 
 
 # --- what a site says ---------------------------------------------------------------------------
 
 
-def routed_columns(model: SuperModel, images: Images, task: Task, site: str) -> Columns:
-    """Per-image values of the super model, and of its selector for images of `site`."""
+def routed_columns(
+    model: SuperModel, images: Images, task: Task, site: str, detailed: bool = False
+) -> Columns:
+    """Per-image values of the super model, and of its selector for images of `site`.
+
+    `detailed`: also all that the selector says, and what every model would score alone, so that
+    other rules can be tried on the scores.
+    """
     own = model.facts.sites.index(site) if site in model.facts.sites else -1
     raw = model.changed(temperature=1.0)
     pieces = []
     for x, y in batches(images, model.device):
         answer = model.answer(x)
         route = answer.route
-        columns = task.columns(answer.logits, y)
+        columns = values_of(task, answer.logits, y, detailed)
         if model.rule.name not in NAMES_MODELS:  # those selectors name models, not sites
             columns["selector_accuracy"] = (route.site == own).double().cpu()
             columns[CONFIDENCES[0]] = route.confidence.double().cpu()
             columns[CONFIDENCES[1]] = raw.route(x).confidence.double().cpu()
         columns["asked_specialist"] = route.specialist.double().cpu()
         columns["unfamiliar"] = route.unfamiliar.double().cpu()
-        pieces.append(columns)
+        pieces.append(columns | (_alternatives(model, route, x, y, task) if detailed else {}))
     return joined(pieces)
 
 
-def routed_names(names_models: bool) -> tuple[str, ...]:
+def _alternatives(
+    model: SuperModel, route: Route, x: Tensor, y: Tensor, task: Task
+) -> dict[str, Tensor]:
+    """What the selector says of each image, whose answer counts, and what each model scores."""
+    columns = {}
+    for name, values in ((PROBABILITY, route.probabilities), (SHARE, route.shares)):
+        for place, column in enumerate(values.double().cpu().unbind(dim=1)):
+            columns[f"{name}{place}"] = column
+    for name in model.answerers:
+        alone = task.columns(model.logits_of(name, x), y)
+        columns[f"{SCORE_OF}{name}"] = alone[task.main_metric]
+    return columns
+
+
+def routed_names(model: SuperModel, detailed: bool) -> tuple[str, ...]:
     """The columns of `routed_columns` beside the task's own."""
+    names_models, sites = model.rule.name in NAMES_MODELS, len(model.facts.sites)
     of_sites = () if names_models else ("selector_accuracy", *CONFIDENCES)
-    return (*of_sites, "asked_specialist", "unfamiliar")
+    plain = (*of_sites, "asked_specialist", "unfamiliar")
+    if not detailed:
+        return plain
+    outputs = sites + 1 if names_models else sites
+    probabilities = (f"{PROBABILITY}{place}" for place in range(outputs))
+    shares = (f"{SHARE}{place}" for place in range(sites + 1))
+    scores = (f"{SCORE_OF}{name}" for name in model.answerers)
+    return (*plain, *probabilities, *shares, *scores)
 
 
 def calibration_errors(columns: Columns) -> dict[str, float]:
@@ -68,13 +98,6 @@ def calibration_errors(columns: Columns) -> dict[str, float]:
     right = columns["selector_accuracy"]
     found = (expected_calibration_error(columns[name], right) for name in CONFIDENCES)
     return dict(zip(ERRORS, found, strict=True))
-
-
-def expected_calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
-    """Mean over ten bins of |how sure - how often right|, weighted by their images."""
-    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    sums = [np.bincount(place, weights=v, minlength=BINS) for v in (confidence, right)]
-    return float(np.abs(sums[0] - sums[1]).sum() / len(right))
 
 
 def described(selector: SiteSelector, images: Images, site: int, sites: Sequence[str]) -> Weights:

@@ -12,6 +12,7 @@ from typing import get_args
 import numpy as np
 import torch
 
+from konsil.evaluation import values_of
 from konsil.evaluation.intervals import intervals_of
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Row
 from konsil.evaluation.routing import ERRORS, calibration_errors, routed_names
@@ -35,7 +36,6 @@ from konsil.tasks import Task
 from konsil.weights import Parts
 
 SPLITS: tuple[Split, ...] = get_args(Split)
-TARGET = "_target"  # of classification: the class of an image
 
 
 class Examiner(Questions):
@@ -45,6 +45,8 @@ class Examiner(Questions):
         super().__init__(plan, job, engine)
         # of the best checkpoint: split -> role -> site -> metric -> ends of the 95 % interval
         self.intervals: dict[str, dict[str, dict[str, dict[str, list[float]]]]] = {}
+        # role -> site -> what the best checkpoint scores on every test image
+        self.scores: dict[str, dict[str, EvaluateReply]] = {}
 
     def rows(
         self,
@@ -65,20 +67,24 @@ class Examiner(Questions):
                 asked = EvaluateRequest(
                     role="super", split=split, checkpoint=checkpoint, model=asdict(model.facts)
                 )
-                rows += self._examine(asked, model.models)
+                rows += self._examine(asked, model.models, model)
         return rows
 
-    def _examine(self, asked: EvaluateRequest, parts: Parts) -> list[Row]:
+    def _examine(
+        self, asked: EvaluateRequest, parts: Parts, model: SuperModel | None = None
+    ) -> list[Row]:
         role, split = asked.role, asked.split
-        further = routed_names(self.method.names_models) if role == "super" else ()
+        further = () if model is None else routed_names(model, asked.detailed)
 
         def read(reply: Reply) -> EvaluateReply:
-            images = self.plan.images(reply.site, split)
-            return check_scores(reply.body_as(EvaluateReply), images, self.task, further)
+            images, said = self.plan.images(reply.site, split), reply.body_as(EvaluateReply)
+            return check_scores(said, images, self.task, further, asked.detailed)
 
         said = self.ask("evaluate", parts, asked, read)
         if asked.checkpoint == "best":
             self._note_intervals(role, split, said)
+        if asked.detailed:
+            self.scores[role] = said
         numbers = summary(said, self.task)
         return [
             Row(self.job.method, self.job.seed, role, split, site, metric, value, n)
@@ -88,7 +94,7 @@ class Examiner(Questions):
     def _note_intervals(self, role: str, split: Split, said: dict[str, EvaluateReply]) -> None:
         """Of sites that told single images' values; a policy may let out means alone."""
         by_site = {
-            site: intervals_of(reply.columns, self.task.metrics)
+            site: intervals_of(reply.columns, (*self.task.metrics, *self.task.further))
             for site, reply in said.items()
             if reply.means is None
         }
@@ -100,27 +106,34 @@ class Examiner(Questions):
 
 
 def check_scores(
-    said: EvaluateReply, images: int, task: Task, further: Sequence[str] = ()
+    said: EvaluateReply,
+    images: int,
+    task: Task,
+    further: Sequence[str] = (),
+    detailed: bool = False,
 ) -> EvaluateReply:
     """What a site with so many images says of its scores, complete and in the task's order.
 
-    `further`: scores beside the task's own.
+    `further`: scores beside the task's own; `detailed`: all that the task has.
     """
     check_images(said.images, images)
     if said.means is not None:
         left_out = set(task.of_all_images) - set(said.means)  # a site may have one class only
         errors = ERRORS if "selector_accuracy" in further else ()
-        expected = [name for name in (*task.metrics, *further, *errors) if name not in left_out]
+        metrics = (*task.metrics, *(task.further if detailed else ()))
+        names = (*metrics, *(n for n in further if not n.startswith("_")), *errors)
+        expected = [name for name in names if name not in left_out]
         _check_names("means", said.means, expected)
         for name, value in said.means.items():
-            check_values(name, [value], 1, 1)
+            check_values(name, [value], 1, task.largest(name) if name in metrics else 1)
         return said.model_copy(update={"means": {name: said.means[name] for name in expected}})
-    expected = [*column_names(task), *further]
+    expected = [*column_names(task, detailed), *further]
     _check_names("columns", said.columns, expected)
     for name, values in said.columns.items():
-        check_values(name, values, images, _largest(name, task))
-    if not all(target.is_integer() for target in said.columns.get(TARGET, ())):
-        raise BadMessage(f"{TARGET}: a class that is no whole number")
+        check_values(name, values, images, 1 if name in further else task.largest(name))
+    for name in task.whole:
+        if not all(value.is_integer() for value in said.columns.get(name, ())):
+            raise BadMessage(f"{name}: a class that is no whole number")
     return said.model_copy(update={"columns": {name: said.columns[name] for name in expected}})
 
 
@@ -129,19 +142,12 @@ def _check_names(what: str, given: Collection[str], expected: list[str]) -> None
         raise BadMessage(f"{what} {shown(sorted(given))}, expected {expected}")
 
 
-def _largest(name: str, task: Task) -> int | None:
-    """Scores end at 1 and targets at the last class; other material is any number."""
-    if name == TARGET:
-        return task.outputs - 1
-    return None if name.startswith("_") else 1
-
-
-def column_names(task: Task) -> tuple[str, ...]:
+def column_names(task: Task, detailed: bool = False) -> tuple[str, ...]:
     """What the task says of an image: asked of a blank one."""
+    logits, y = torch.zeros(1, task.outputs), torch.zeros(1)
     if task.targets == "masks":
-        pixel = torch.zeros(1, task.outputs, 1, 1)
-        return tuple(task.columns(pixel, pixel))
-    return tuple(task.columns(torch.zeros(1, task.outputs), torch.zeros(1)))
+        logits = y = torch.zeros(1, task.outputs, 1, 1)
+    return tuple(values_of(task, logits, y, detailed))
 
 
 def metrics_of(said: EvaluateReply, task: Task) -> dict[str, float]:
@@ -149,7 +155,8 @@ def metrics_of(said: EvaluateReply, task: Task) -> dict[str, float]:
     if said.means is not None:
         return said.means
     columns = {name: np.array(values) for name, values in said.columns.items()}
-    further = [n for n in columns if n not in task.metrics and not n.startswith("_")]
+    known = {*task.metrics, *task.further}
+    further = [n for n in columns if n not in known and not n.startswith("_")]
     means = {n: float(columns[n].mean()) for n in further}
     return task.summarise(columns) | means | calibration_errors(columns)
 

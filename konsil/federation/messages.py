@@ -193,6 +193,11 @@ class EvaluateRequest(Asked):
     checkpoint: Checkpoint
     model: dict[str, JsonValue] | None = None  # the facts of a super model
 
+    @property
+    def detailed(self) -> bool:
+        """Whether all that a task can say of an image is wanted: it takes time."""
+        return (self.split, self.checkpoint) == ("test", "best")
+
 
 class EvaluateReply(Body):
     """Scores image by image, or only their means if the site's policy says so."""
@@ -226,7 +231,7 @@ def check_images(given: int, expected: int) -> None:
         raise BadMessage(f"{shown(given)} images, by the plan {expected}")
 
 
-def check_values(name: str, values: Sequence[float], count: int, largest: int | None) -> None:
+def check_values(name: str, values: Sequence[float], count: int, largest: float | None) -> None:
     """So many numbers, from 0 to the largest if there is one."""
     if len(values) != count:
         raise BadMessage(f"{name}: {len(values)} values, expected {count}")

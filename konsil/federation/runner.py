@@ -14,7 +14,9 @@ import torch
 import yaml
 
 from konsil.errors import RoundFailed, RunError, UploadRefused
+from konsil.evaluation import scores
 from konsil.evaluation.results import CLIENT_AVERAGE, Row, write_results
+from konsil.evaluation.routing import SCORE_OF
 from konsil.federation.assembly import Assembly
 from konsil.federation.compute import check_device, prepare_process
 from konsil.federation.engines import Engine, make_engine
@@ -172,8 +174,20 @@ class Run:
                     told = self._told(job, result[checkpoint])
                     told["intervals"] = examiner.intervals
                     model.changed(**told).save(folder)
+        self._write_scores(job, examiner)
         result["history"] = record.history
         return result
+
+    def _write_scores(self, job: Job, examiner: Examiner) -> None:
+        """Every test image's scores, of the sites that told them."""
+        patients = scores.patients_in(self.folder / "splits.csv")
+        rows: list[dict[str, Any]] = []
+        for role, said in examiner.scores.items():
+            told = {site: reply.columns for site, reply in said.items() if reply.means is None}
+            scored = scores.Scored(job.method, job.seed, role, self.plan.sites, told)
+            rows += scored.rows(examiner.task, patients)
+        if rows:
+            scores.write_scores(self.folder / job.name / scores.FILE, rows)
 
     def _plain_model(self, job: Job, examiner: Examiner, record: Record) -> SuperModel | None:
         """What there is to ask of a method without a selector: one model, or one a site, or both.
@@ -206,12 +220,12 @@ class Run:
 
     def _told(self, job: Job, rows: Sequence[Row]) -> dict[str, Any]:
         """What a super model's folder says beyond what the model computes with."""
-        scores: dict[str, Any] = {}
+        told: dict[str, Any] = {}
         scored: dict[str, dict[str, int]] = {}
         for row in rows:
-            if row.split in TOLD and row.site in self.plan.sites:
+            if row.split in TOLD and row.site in self.plan.sites and not _of_one(row.metric):
                 scored.setdefault(row.split, {})[row.site] = row.n
-                of_role = scores.setdefault(row.split, {}).setdefault(row.role, {})
+                of_role = told.setdefault(row.split, {}).setdefault(row.role, {})
                 of_role.setdefault(row.site, {})[row.metric] = row.value
         provenance = {
             "konsil": self.plan.version,
@@ -222,7 +236,7 @@ class Run:
             "scored": scored,  # images, of each split
         }
         readings = {site: dict(words) for site, words in self.plan.readings.items()}
-        return {"reading": readings, "scores": scores, "provenance": provenance}
+        return {"reading": readings, "scores": told, "provenance": provenance}
 
     def _save_checkpoint(
         self, job: Job, examiner: Examiner, record: Record, checkpoint: Checkpoint
@@ -242,6 +256,9 @@ class Run:
         rows = {c: [Row(*row) for result in done for row in result[c]] for c in RESULT_FILES}
         for checkpoint, name in RESULT_FILES.items():
             write_results(self.folder / name, rows[checkpoint])
+        of_images = [path.with_name(scores.FILE) for path in paths if path.exists()]
+        if told := [path for path in of_images if path.exists()]:
+            scores.join_scores(self.folder / scores.FILE, told)
         return rows["best"]
 
     def _result_path(self, job: Job) -> Path:
@@ -257,6 +274,11 @@ class Run:
     def _notify(self, event: str, **facts: Any) -> None:
         for observer in self.observers:
             observer({"event": event, **facts})
+
+
+def _of_one(metric: str) -> bool:
+    """Whether it is what one model of the super model's would score alone."""
+    return metric.startswith(SCORE_OF)
 
 
 def lock(folder: Path) -> FileIO:

@@ -180,16 +180,18 @@ class SiteWorker:
     def _evaluate(self, request: Request) -> Reply:
         """Per-image values of one role on one split, without names of images."""
         asked, task = request.body_as(EvaluateRequest), self._method.context.task
+        detailed = asked.detailed
         if asked.split == "test":
             images = test_images(self.plan.data_folder, request.site)
         else:
             images = self.training_data(request.site).val
         if asked.model is not None:
             model = SuperModel.from_parts(asked.model, request.parts, self.compute.device)
-            columns = routed_columns(model, images, task, request.site)
+            columns = routed_columns(model, images, task, request.site, detailed)
         else:
             answering = self._answering(request, asked)
-            columns = self._networks.columns((request.site, asked.split), answering, images)
+            of = request.site, asked.split
+            columns = self._networks.columns(of, answering, images, detailed)
         plain = {name: values.tolist() for name, values in columns.items()}
         return _reply(request, EvaluateReply.read({"images": len(images), "columns": plain}))
 

@@ -35,7 +35,7 @@ class Networks:
         self._frozen: dict[str, BoundNetwork] = {}
         # The oldest first. As plain numbers: arrays would lie among the megabytes that come and
         # go with every batch, and keep them from being used again whole.
-        self._columns: dict[tuple[str, str, str], dict[str, list[float]]] = {}
+        self._columns: dict[tuple[str, str, str, bool], dict[str, list[float]]] = {}
         self._found: dict[tuple[str, ...], Any] = {}
 
     def build(self, name: str) -> nn.Module:
@@ -60,15 +60,17 @@ class Networks:
             self._frozen[slot] = BoundNetwork(self.build(slot), self.device)
         return self._frozen[slot]
 
-    def columns(self, of: tuple[str, str], weights: Weights, images: Images) -> Columns:
+    def columns(
+        self, of: tuple[str, str], weights: Weights, images: Images, detailed: bool = False
+    ) -> Columns:
         """Per-image values of these weights on the images of a site's split (`of`).
 
         What has been asked before is known: the last model is validated when the rounds are over
         and evaluated afterwards, and may be the best.
         """
-        asked = *of, weights.digest()
+        asked = *of, weights.digest(), detailed
         if asked not in self._columns:
-            found = columns_of(self.evaluator, weights, images, self.context.task)
+            found = columns_of(self.evaluator, weights, images, self.context.task, detailed)
             self._columns[asked] = {name: values.tolist() for name, values in found.items()}
             if len(self._columns) > REMEMBERED:
                 del self._columns[next(iter(self._columns))]

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from konsil.data import Images
 from konsil.evaluation import batches
+from konsil.evaluation.results import Series
 from konsil.federation.plan import Job, Plan
 from konsil.federation.site_worker import site_folder
 from konsil.ingredients.method import Method
 from konsil.networks import build_network
-from konsil.report.series import Series
 from konsil.supermodel import SuperModel
 from konsil.tasks import Task
 from konsil.weights import BoundNetwork, Weights

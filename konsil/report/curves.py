@@ -10,7 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from konsil.colours import FURTHER_COLOURS
-from konsil.report.series import Series, metric_name
+from konsil.evaluation.results import Series
+from konsil.report.series import metric_name
 from konsil.report.style import DASHES, new_figure
 
 SELECTOR, LAMBDA = "selector_accuracy", "lambda_prime"  # measures that are no score

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import stdev
-from typing import NamedTuple
 
-from konsil.evaluation.results import Row
+from konsil.evaluation.results import Row, Series
 
 YARDSTICK = "centralized"  # the role that needs pooled images: shown, but not in the competition
 ALONE = "local"  # the role that needs no federation at all
@@ -17,18 +16,6 @@ def metric_name(metric: str) -> str:
     """A metric as people write it; `dice_cup` is the Dice of the cup."""
     first, _, rest = metric.partition("_")
     return f"{METRIC_NAMES.get(first, first)} {rest}".strip()
-
-
-class Series(NamedTuple):
-    """One line of a table or figure: a method's answer in one role."""
-
-    method: str
-    role: str
-
-    @property
-    def name(self) -> str:
-        """Both words, or one if they are the same."""
-        return self.method if self.method == self.role else f"{self.method} {self.role}"
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,14 @@ def show_run(console: Console, folder: Path, split: str = "test", checkpoint: st
 
 
 def main_metrics(rows: list[Row], split: str) -> list[str]:
-    """What is printed: the task's metrics, but not those of single structures (dice_cup)."""
+    """What is printed: what rounds are judged by, but not of single structures (dice_cup).
+
+    Test images have further metrics, which `konsil compare --metric` shows.
+    """
+    judged = {r.metric for r in rows if r.split == "val"} or {r.metric for r in rows}
     # of any role but the super model, which adds measures of its selector
-    there = dict.fromkeys(r.metric for r in rows if r.split == split and r.role != "super")
+    found = (r.metric for r in rows if r.split == split and r.role != "super")
+    there = [metric for metric in dict.fromkeys(found) if metric in judged]
     return [m for m in there if not any(m.startswith(f"{other}_") for other in there)]
 
 

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
-from konsil.report.series import ALONE, YARDSTICK, Estimate, Estimates, Series, metric_name
+from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Series
+from konsil.report.series import ALONE, YARDSTICK, Estimate, Estimates, metric_name
 from konsil.report.style import FAINT, INK, MARKERS, new_figure
 
 LANE = 0.085  # inches between two methods of a site

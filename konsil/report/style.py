@@ -42,6 +42,7 @@ LOOK: Any = {
     "ytick.labelcolor": INK,
     "text.color": INK,
     "legend.frameon": False,
+    "svg.hashsalt": "konsil",
     "grid.color": GRID,
 }
 
@@ -69,12 +70,14 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
-    """A PNG below the limit, there whole or not at all."""
+    """A PNG below the limit, and beside it an SVG; each is there whole or not at all."""
     for encoded in _encodings(figure):
         if len(encoded) <= MOST_BYTES:
             break
     with replacing(path) as file:
         file.write(encoded)
+    with replacing(path.with_suffix(".svg")) as file:  # the same figure is the same file
+        figure.savefig(file, format="svg", facecolor="white", metadata={"Date": None})
     return path
 
 

@@ -9,9 +9,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from konsil.evaluation.results import Series
 from konsil.evaluation.tuning import Trial
 from konsil.report.curves import BESIDE
-from konsil.report.series import Series, metric_name
+from konsil.report.series import metric_name
 from konsil.report.show import MISSING
 from konsil.report.style import INK, new_figure
 

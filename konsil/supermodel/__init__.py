@@ -166,6 +166,11 @@ class SuperModel:
         """The same models with other facts."""
         return SuperModel(replace(self.facts, **facts), self.models, self.device)
 
+    @property
+    def answerers(self) -> list[str]:
+        """The models that can be asked: the global one, and the specialists that are here."""
+        return [name for name in (GLOBAL, *self.facts.sites) if name in self.models]
+
     @cached_property
     def selector(self) -> SiteSelector:
         """Built when it is first asked."""
@@ -235,7 +240,7 @@ class SuperModel:
     def logits_of(self, name: str, images: Tensor) -> Tensor:
         """The answer of one of the models, by the name of its site or `global`."""
         if name not in self.models or name in (SELECTOR, NOVELTY):
-            known = ", ".join(n for n in (GLOBAL, *self.facts.sites) if n in self.models)
+            known = ", ".join(self.answerers)
             raise DataError(f"{name}: no model of that name here; there are {known}")
         self._network.load(self.models[name])
         return self._network.net(images.to(self.device))

@@ -19,7 +19,7 @@ from konsil.data.sources import without_suffix
 from konsil.errors import DataError
 from konsil.files import replacing, write_text
 from konsil.prepare.inputs import Input
-from konsil.supermodel import GLOBAL, SuperModel
+from konsil.supermodel import SuperModel
 from konsil.supermodel.overlay import overlay, sheet_of_answers, sheet_of_planes
 from konsil.supermodel.predict import AUTO, Prediction, mask_name, predict_opened, write_mask
 
@@ -86,7 +86,7 @@ def ask_about(
 
 def everybody(model: SuperModel) -> list[str]:
     """Whom one can ask: the rule, the global model, the specialists that are there."""
-    return [AUTO, *(name for name in (GLOBAL, *model.facts.sites) if name in model.models)]
+    return [AUTO, *model.answerers]
 
 
 def check_known(model: SuperModel, who: str) -> None:

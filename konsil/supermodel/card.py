@@ -22,7 +22,18 @@ WORDS = {
     "centralized": "pooled images",
 }
 SPLITS = {"test": "Test images", "val": "Validation images"}
-MEASURES = {"dice": "Dice", "accuracy": "Accuracy", "auc": "ROC-AUC"}
+MEASURES = {
+    "dice": "Dice",
+    "accuracy": "Accuracy",
+    "auc": "ROC-AUC",
+    "hd95": "95 % Hausdorff distance in the network's pixels (less is better)",
+    "surface_dice": "Surface Dice (outlines within one pixel)",
+    "balanced_accuracy": "Balanced accuracy",
+    "sensitivity": "Sensitivity",
+    "specificity": "Specificity",
+    "f1": "F1",
+    "calibration_error": "Calibration error (less is better)",
+}
 
 INTENDED = """\
 ## Intended use

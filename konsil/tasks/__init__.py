@@ -27,7 +27,7 @@ class Task(ABC):
     Values are kept an image each (`columns`) and summed up over any set of images later
     (`summarise`): a site's, or all sites' together. Columns whose name starts with an underscore
     are material for a metric of the whole set, and no metric themselves. Metrics lie between 0
-    and 1: the server refuses other answers of a site.
+    and 1 unless `largest` says otherwise: the server refuses other answers of a site.
     """
 
     name: ClassVar[str]  # as the experiment file has it
@@ -38,6 +38,9 @@ class Task(ABC):
     main_metric: str  # what models are compared by; higher is better
     metrics: Sequence[str]  # what `summarise` can give, in the order of a table
     of_all_images: tuple[str, ...] = ()  # those that are no mean of single images' values
+    further: Sequence[str] = ()  # metrics of `detailed`: of test images alone, for comparisons
+    lower_is_better: Sequence[str] = ()  # of those
+    whole: Sequence[str] = ("_target",)  # columns of whole numbers
 
     def __init__(
         self, labels: Sequence[str] | None = None, settings: TaskSettings | None = None
@@ -65,9 +68,20 @@ class Task(ABC):
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         """One value an image: float64 [B] on the CPU."""
 
+    def detailed(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Further values of an image, which take too long to be asked after every round."""
+        return {}
+
+    def largest(self, column: str) -> float | None:
+        """How far a column goes, from 0 on; None: it has any number."""
+        if column == "_target":
+            return self.outputs - 1
+        return None if column.startswith("_") else 1
+
     def summarise(self, columns: dict[str, np.ndarray]) -> dict[str, float]:
         """Metric -> value over the images of these columns; what they cannot give is left out."""
-        given = [metric for metric in self.metrics if len(columns.get(metric, ()))]
+        wanted = (*self.metrics, *self.further)
+        given = [metric for metric in wanted if len(columns.get(metric, ()))]
         return {metric: float(np.mean(columns[metric])) for metric in given}
 
 

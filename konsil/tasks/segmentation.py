@@ -1,11 +1,12 @@
 """Segmentation of one or several structures, which may overlap (the disc includes the cup)."""
 
 from collections.abc import Sequence
+from math import inf
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from konsil.tasks import Task, TaskSettings, task
 
@@ -32,8 +33,11 @@ class Segmentation(Task):
     def __init__(self, labels: Sequence[str], settings: TaskSettings | None = None) -> None:
         super().__init__(labels, settings)
         # One structure's Dice is the mean Dice: one column says it.
-        self.structure_columns = [f"dice_{s}" for s in labels] if len(labels) > 1 else []
-        self.metrics = ["dice", *self.structure_columns]
+        self.suffixes = [f"_{s}" for s in labels] if len(labels) > 1 else []
+        self.metrics = ["dice", *(f"dice{s}" for s in self.suffixes)]
+        self.lower_is_better = ["hd95", *(f"hd95{s}" for s in self.suffixes)]
+        surfaces = ["surface_dice", *(f"surface_dice{s}" for s in self.suffixes)]
+        self.further = [*self.lower_is_better, *surfaces]
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """The mean loss of a batch."""
@@ -56,8 +60,32 @@ class Segmentation(Task):
     def columns(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         """`dice`, the mean over structures, and with several structures `dice_<structure>`."""
         scores = dice(logits > 0, y.bool()).cpu()  # probability above 0.5
-        of_structures = zip(self.structure_columns, scores.unbind(dim=1), strict=False)
-        return {"dice": scores.mean(dim=1), **dict(of_structures)}
+        return self._named("dice", scores)
+
+    def detailed(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """`hd95` and `surface_dice`, in pixels; and what a volume's Dice is put together from."""
+        from konsil.tasks.surfaces import surface_scores  # scipy's half second
+
+        drawn, wanted = (logits > 0).cpu(), y.bool().cpu()
+        distances, surfaces = surface_scores(drawn.numpy(), wanted.numpy())
+        found = self._named("hd95", from_numpy(distances))
+        found |= self._named("surface_dice", from_numpy(surfaces))
+        areas = [mask.flatten(2).count_nonzero(dim=2) for mask in (drawn & wanted, drawn, wanted)]
+        sizes = {"_overlap": areas[0], "_area": areas[1] + areas[2]}
+        for name, values in sizes.items():
+            each = zip(self.suffixes or [""], values.double().unbind(dim=1), strict=True)
+            found |= {f"{name}{suffix}": own for suffix, own in each}
+        return found
+
+    def largest(self, column: str) -> float | None:
+        """Distances and areas have no end: they are counted in pixels."""
+        endless = column in self.lower_is_better or column.startswith("_")
+        return inf if endless else super().largest(column)
+
+    def _named(self, metric: str, values: Tensor) -> dict[str, Tensor]:
+        """Of values [B, S] the mean over structures, and with several structures each."""
+        of_structures = zip(self.suffixes, values.unbind(dim=1), strict=False)
+        return {metric: values.mean(dim=1), **{f"{metric}{s}": v for s, v in of_structures}}
 
 
 def dice_losses(logits: Tensor, y: Tensor) -> Tensor:

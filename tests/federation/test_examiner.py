@@ -239,9 +239,23 @@ def test_the_columns_of_a_task(task, names):
     assert column_names(task) == names
 
 
-def read(task: Task, images: int, *further: str, **said: Any) -> EvaluateReply:
+@pytest.mark.parametrize(
+    ("task", "further"),
+    [
+        (Segmentation(["disc"]), ("hd95", "surface_dice", "_overlap", "_area")),
+        (TWO, ("_predicted", "_confidence")),
+    ],
+)
+def test_the_detailed_columns_of_a_task(task, further):
+    assert column_names(task, detailed=True) == (*column_names(task), *further)
+
+
+def read(
+    task: Task, images: int, *further: str, detailed: bool = False, **said: Any
+) -> EvaluateReply:
     """What the server makes of what a site said."""
-    return check_scores(EvaluateReply.read({"images": images} | said), images, task, further)
+    reply = EvaluateReply.read({"images": images} | said)
+    return check_scores(reply, images, task, further, detailed)
 
 
 def test_honest_columns_pass_as_they_are_in_the_tasks_order():
@@ -284,6 +298,50 @@ def test_bad_columns_are_refused(changes: dict[str, Any], why: str):
     assert found.columns == GOOD
     with pytest.raises(BadMessage, match=why):
         read(TWO, 2, columns=GOOD | changes)
+
+
+DETAILED = GOOD | {"_predicted": [0.0, 1.0], "_confidence": [0.5, 1.0]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"_predicted": [0.0, 2.0]}, "_predicted: 2.0 is not from 0 to 1"),
+        ({"_predicted": [0.0, 0.5]}, "_predicted: a class that is no whole number"),
+        ({"_confidence": [0.0, 1.5]}, "_confidence: 1.5 is not from 0 to 1"),
+        ({"_confidence": [-1e300, 1.0]}, "_confidence: -1e\\+300 is not from 0 to 1"),
+        ({"_probability_0": [0.0, 7.0]}, "_probability_0: 7.0 is not from 0 to 1"),
+    ],
+)
+def test_bad_details_are_refused(changes: dict[str, Any], why: str):
+    names = ["_probability_0"] if "_probability_0" in changes else []
+    good = DETAILED | {name: [0.0, 1.0] for name in names}
+    assert read(TWO, 2, *names, detailed=True, columns=good).columns == good
+    with pytest.raises(BadMessage, match=why):
+        read(TWO, 2, *names, detailed=True, columns=good | changes)
+
+
+def test_distances_have_no_end_but_a_beginning():
+    task = Segmentation(["disc"])
+    good = {"dice": [0.5], "hd95": [90.5], "surface_dice": [1.0], "_overlap": [5.0], "_area": [9.0]}
+    assert read(task, 1, detailed=True, columns=good).columns == good
+    for name in ("hd95", "_overlap", "_area"):
+        with pytest.raises(BadMessage, match=f"{name}: -1.0 is not from 0 to inf"):
+            read(task, 1, detailed=True, columns=good | {name: [-1.0]})
+    with pytest.raises(BadMessage, match=r"surface_dice: 1.5 is not from 0 to 1"):
+        read(task, 1, detailed=True, columns=good | {"surface_dice": [1.5]})
+
+
+def test_means_of_everything_that_has_one():
+    """A site that lets out means alone says those of all metrics, and no single image's value."""
+    task = Segmentation(["disc"])
+    means = {"dice": 0.5, "hd95": 12.5, "surface_dice": 0.25, "score_of_global": 0.5}
+    said = read(task, 4, "score_of_global", "_share_0", detailed=True, means=means)
+    assert said.means == means
+    with pytest.raises(BadMessage, match=r"hd95: -2.0 is not from 0 to inf"):
+        read(task, 4, "score_of_global", detailed=True, means=means | {"hd95": -2.0})
+    numbers = summary({"a": said, "b": said}, task)
+    assert (GLOBAL, "hd95", 12.5, 8) in numbers
 
 
 @pytest.mark.parametrize("said", [{}, {"columns": None}, {"columns": []}, {"columns": {}}])

@@ -17,6 +17,7 @@ from konsil import testing as toy
 from konsil.data import test_images as test_images_of
 from konsil.data.reading import ImageReading
 from konsil.errors import RunError
+from konsil.evaluation import scores
 from konsil.evaluation.results import read_results
 from konsil.federation.runner import Run, read_plan
 from konsil.federation.server import RECORD
@@ -74,6 +75,42 @@ def test_means_over_sites_and_over_images(finished):
         assert mine["global"].n == sum(r.n for r in sites)
 
 
+def test_every_test_images_scores_are_kept(finished):
+    """Their means are the rows of results.csv, and a model scores the same whoever asks it."""
+    plan, folder = finished
+    table = scores.read_scores(folder / scores.FILE).to_pylist()
+    rows = [r for r in read_results(folder / "results.csv") if r.split == "test"]
+    expected = {(r.method, r.role, r.site): r for r in rows if r.metric == "hd95"}
+    assert len(expected) == 8 * 4  # every role at every site, and both means
+    for metric in ("dice", "hd95", "surface_dice"):
+        for row in rows:
+            if row.metric == metric and row.site in plan.sites:
+                key = row.method, row.role, row.site
+                values = [r[metric] for r in table if (r["method"], r["role"], r["site"]) == key]
+                assert len(values) == row.n == plan.images(row.site, "test")
+                assert np.mean(values) == pytest.approx(row.value, abs=1e-12)
+    by_role = {
+        role: [r for r in table if (r["method"], r["role"]) == ("fedsm", role)]
+        for role in ("global", "personal", "super")
+    }
+    for one, own, asked in zip(*by_role.values(), strict=True):
+        assert asked["score_of_global"] == one["dice"]
+        assert asked[f"score_of_{asked['site']}"] == own["dice"]
+        assert sum(asked[f"like_{site}"] for site in plan.sites) == pytest.approx(1)
+        if asked["asked"] in (*plan.sites, "global"):
+            assert asked["dice"] == asked[f"score_of_{asked['asked']}"]
+    assert {r["patient"] for r in table} == {None}  # without splits.csv only the sites know them
+    assert not any("square" in str(value) for r in table for value in r.values())  # a file's name
+
+
+def test_of_one_models_scores_a_super_models_folder_says_nothing(finished):
+    _, folder = finished
+    facts = SuperModel.load(folder / "fedsm" / "seed0" / "supermodel").facts
+    metrics = {m for site in facts.scores["test"]["super"].values() for m in site}
+    assert {"dice", "hd95", "selector_accuracy"} <= metrics
+    assert not any(metric.startswith("score_of_") for metric in metrics)
+
+
 def test_the_super_model_is_not_below_the_global_one_on_validation(finished):
     _, folder = finished
     for name in ("results.csv", "results-last.csv"):
@@ -115,14 +152,15 @@ def test_the_super_models_folder_tells_where_it_comes_from(finished):
     for split in ("val", "test"):
         assert told["scores"][split].keys() == {"global", "personal", "super"}
         assert told["scores"][split]["super"].keys() == set(plan.sites)
-        for site, scores in told["scores"][split]["super"].items():
-            assert scores == {r.metric: r.value for r in rows if (r.split, r.site) == (split, site)}
+        for site, said in told["scores"][split]["super"].items():
+            own = {r.metric: r.value for r in rows if (r.split, r.site) == (split, site)}
+            assert said == {m: v for m, v in own.items() if not m.startswith("score_of_")}
     assert "train" not in told["scores"]
     for split, roles in told["scores"].items():
         for role, by_site in roles.items():
-            for site, scores in by_site.items():
+            for site, said in by_site.items():
                 low, high = told["intervals"][split][role][site]["dice"]
-                assert low <= scores["dice"] <= high
+                assert low <= said["dice"] <= high
     card = (folder / "fedsm/seed0/supermodel/MODEL_CARD.md").read_text()
     assert f"| plan | `{plan.hash}`" in card
     assert "Test images: Dice" in card

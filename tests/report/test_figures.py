@@ -9,10 +9,11 @@ from matplotlib.artist import Artist
 from PIL import Image
 
 from konsil.data import test_images as images_of_test
+from konsil.evaluation.results import Series
 from konsil.report.answers import Panel, ask_all, at_quantiles, median_scores
 from konsil.report.curves import LAMBDA, SELECTOR, curves_of, lambdas_of
 from konsil.report.figures import draw_figures
-from konsil.report.series import Estimate, Series
+from konsil.report.series import Estimate
 from konsil.report.sites import difference, draw_sites, gains_over, reference_of
 from konsil.report.style import MOST_BYTES, look, method_colours, new_figure, write_figure
 from konsil.tasks import make_task
@@ -34,7 +35,8 @@ def test_every_figure_is_written_and_shows_something(make_run, task, seeds, chan
     folder, plan = make_run(task, seeds, channels)
     paths = draw_figures(folder, plan)
     assert {path.stem for path in paths} == NAMES
-    assert {path.name for path in (folder / "figures").iterdir()} == {p.name for p in paths}
+    both = {f"{path.stem}.{kind}" for path in paths for kind in ("png", "svg")}
+    assert {path.name for path in (folder / "figures").iterdir()} == both
     for path in paths:
         assert 5_000 < path.stat().st_size <= MOST_BYTES
         assert Image.open(path).size[0] >= 900
@@ -168,12 +170,24 @@ def test_a_figure_is_there_whole_or_not_at_all(tmp_path):
     figure = new_figure(2.0)
     figure.add_subplot().plot([0, 1], [0, 1])
     assert write_figure(figure, path) == path
-    before = path.read_bytes()
+    before, drawn = path.read_bytes(), path.with_suffix(".svg").read_bytes()
+    assert drawn.startswith(b"<?xml")
     figure.add_artist(Unpaintable())
     with pytest.raises(OSError, match="no space"):
         write_figure(figure, path)
     assert path.read_bytes() == before
-    assert [p.name for p in path.parent.iterdir()] == ["a.png"]
+    assert path.with_suffix(".svg").read_bytes() == drawn
+    assert {p.name for p in path.parent.iterdir()} == {"a.png", "a.svg"}
+
+
+def test_the_same_figure_is_the_same_file(tmp_path):
+    drawn = []
+    for name in ("a.png", "b.png"):
+        with look():
+            figure = new_figure(2.0)
+            figure.add_subplot().plot([0, 1], [0, 1], "o-")
+            drawn.append(write_figure(figure, tmp_path / name).with_suffix(".svg").read_bytes())
+    assert drawn[0] == drawn[1]
 
 
 def test_a_picture_that_compresses_badly_stays_below_the_limit(tmp_path):

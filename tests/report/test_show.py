@@ -4,8 +4,8 @@ from rich.table import Table
 from rich.text import Text
 
 from konsil.errors import RunError
-from konsil.evaluation.results import Row
-from konsil.report.series import Estimate, Series, metric_name
+from konsil.evaluation.results import Row, Series
+from konsil.report.series import Estimate, metric_name
 from konsil.report.show import result_table, selector_lines
 
 SITES = ["north", "south"]

@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, f1_score, recall_score, roc_auc_score
 
-from konsil.tasks.classification import Classification
+from konsil.tasks.classification import Classification, expected_calibration_error
 
 BINARY = Classification(["normal", "tumour"])
 
@@ -80,3 +80,61 @@ def test_loss_by_hand():
 def test_probabilities_sum_to_one():
     probabilities = BINARY.probabilities(torch.tensor([[0.0, math.log(3)]]))
     assert probabilities[0].tolist() == pytest.approx([0.25, 0.75])
+
+
+# --- what is said of test images beside accuracy and AUC -----------------------------------------
+
+
+def detailed_of(task, logits, y):
+    logits, y = torch.as_tensor(logits), torch.as_tensor(y)
+    columns = task.columns(logits, y) | task.detailed(logits, y)
+    return task.summarise({name: column.numpy() for name, column in columns.items()})
+
+
+def test_further_metrics_by_hand():
+    """Three ill, of whom two are found; five healthy, of whom one is called ill."""
+    said = [1, 1, 0, 1, 0, 0, 0, 0]
+    logits = [[0.0, math.log(3) if one else -math.log(3)] for one in said]  # sure to .75
+    found = detailed_of(BINARY, logits, [1, 1, 1, 0, 0, 0, 0, 0])
+    assert found["sensitivity"] == pytest.approx(2 / 3)
+    assert found["specificity"] == pytest.approx(4 / 5)
+    assert found["balanced_accuracy"] == pytest.approx((2 / 3 + 4 / 5) / 2)
+    assert found["f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 1))
+    assert found["accuracy"] == pytest.approx(6 / 8)
+    assert found["calibration_error"] == pytest.approx(0, abs=1e-6)  # .75 sure, .75 right
+
+
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_further_metrics_equal_sklearn(classes):
+    generator = torch.Generator().manual_seed(classes)
+    task = Classification([f"class{k}" for k in range(classes)])
+    logits = torch.randn(80, classes, generator=generator)
+    y = torch.randint(0, classes, (80,), generator=generator)
+    said, found = logits.argmax(dim=1), detailed_of(task, logits, y)
+    assert found["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(y, said))
+    average = "binary" if classes == 2 else "macro"
+    assert found["f1"] == pytest.approx(f1_score(y, said, average=average))
+    if classes == 2:
+        assert found["sensitivity"] == pytest.approx(recall_score(y, said))
+        assert found["specificity"] == pytest.approx(recall_score(y, said, pos_label=0))
+    assert set(task.further) <= found.keys()
+
+
+def test_calibration_error_by_hand():
+    """Two images at .95, one right: off by .45; two at .55, both right: off by .45, too."""
+    sure, right = np.array([0.95, 0.95, 0.55, 0.55]), np.array([1.0, 0, 1, 1])
+    assert expected_calibration_error(sure, right) == pytest.approx(0.45)
+    assert expected_calibration_error(np.ones(3), np.ones(3)) == 0  # 1 is in the last bin
+
+
+def test_without_a_class_what_speaks_of_it_is_left_out():
+    found = detailed_of(BINARY, [[0.0, 1.0], [0.0, -1.0]], [1, 1])
+    assert found["sensitivity"] == found["balanced_accuracy"] == 0.5
+    assert "specificity" not in found
+    assert "auc" not in found
+
+
+def test_a_class_that_nobody_has_or_names_has_no_f1_to_be_averaged():
+    task = Classification(["a", "b", "c"])
+    found = detailed_of(task, [[3.0, 0, 0], [0.0, 3, 0]], [0, 1])
+    assert found["f1"] == found["balanced_accuracy"] == 1

@@ -1,0 +1,183 @@
+"""Compare methods: whose answers are better, for which hospital, and how sure that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from konsil.cli import experiments
+from konsil.cli.terminal import console, say
+from konsil.errors import RunError
+
+if TYPE_CHECKING:
+    from konsil.tasks import Task
+
+
+def compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Run folders; or one experiment file, which is trained first."
+        ),
+    ],
+    metric: Annotated[
+        str | None, typer.Option(help="dice, hd95, accuracy, auc, ... Default: the task's own.")
+    ] = None,
+    structure: Annotated[
+        str | None, typer.Option(help="One structure instead of the mean of all.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="WHO", help='Whom to hold all others against, e.g. "fedavg global".'),
+    ] = None,
+    site: Annotated[
+        str | None, typer.Option(help="One hospital, or global (all images), instead of the mean.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="For machines: all numbers.")] = False,
+    set_: experiments.SetOption = None,
+    plugin: experiments.PluginOption = None,
+    out: experiments.OutOption = None,
+    resume: experiments.ResumeOption = False,
+) -> None:
+    """Hold methods against each other on the same test images, with intervals and tests."""
+    folders = _trained(runs, set_, plugin, out, resume)
+    with console.status("reading"):
+        from konsil.evaluation.comparison import compare as compared
+        from konsil.evaluation.results import CLIENT_AVERAGE
+        from konsil.report.compare import as_json, print_comparison
+
+        task = _task(folders[0], plugin)
+    metric = metric or task.main_metric
+    found = compared(folders, metric, structure)
+    column = site or CLIENT_AVERAGE
+    if column not in found.compared.columns:
+        raise RunError(f"--site {site}: one of {', '.join(found.compared.columns)}")
+    if json_:
+        say(as_json(found, against))
+    else:
+        less = metric in task.lower_is_better
+        print_comparison(console, found, metric, less, against, column)
+
+
+def _task(folder: Path, plugins: list[Path] | None) -> Task:
+    """What a run has learned, which knows its metrics."""
+    from konsil.federation.plan import Plan
+    from konsil.federation.runner import read_plan
+    from konsil.registry import load_plugins
+    from konsil.tasks import make_task
+
+    plan = Plan.from_json(read_plan(folder), methods=False)
+    load_plugins(plugins or [])  # a task of one's own
+    return make_task(plan.experiment.task, list(plan.labels))
+
+
+def _trained(
+    runs: list[Path],
+    set_: list[str] | None,
+    plugin: list[Path] | None,
+    out: Path | None,
+    resume: bool,
+) -> list[Path]:
+    """The run folders; of an experiment file the one that it leaves."""
+    if runs[0].suffix not in (".yaml", ".yml"):
+        if set_ or out or resume:
+            raise RunError("--set, --out and --resume go with an experiment file")
+        return runs
+    if len(runs) > 1:
+        raise RunError(f"{runs[1]}: one experiment file, or any number of run folders")
+    from konsil import api
+    from konsil.config import read_experiment
+
+    folder = api.run_folder(read_experiment(runs[0], set_ or [], plugin or []), out)
+    experiments.run(runs[0], set_, plugin, folder, resume)
+    return [folder]
+
+
+def unseen(
+    experiment: experiments.FileArgument,
+    site: Annotated[
+        list[str] | None,
+        typer.Option("--site", help="Leave only this one out; as often as wanted."),
+    ] = None,
+    set_: experiments.SetOption = None,
+    plugin: experiments.PluginOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder. Default: runs/<name>-unseen.")
+    ] = None,
+    resume: experiments.ResumeOption = False,
+) -> None:
+    """Leave every hospital out in turn: what are the others' models worth there?"""
+    from konsil.config import read_experiment
+
+    checked = read_experiment(experiment, set_ or [], plugin or [])
+    folder = out or Path("runs") / f"{checked.name}-unseen"
+    with console.status("starting"):
+        from konsil import unseen as protocol
+    with experiments.resumable(folder):
+        protocol.unseen(checked, folder, resume, console, site or ())
+    _show_unseen(folder, plugin)
+
+
+def _show_unseen(folder: Path, plugin: list[Path] | None) -> None:
+    from konsil.evaluation.comparison import compare as compared
+    from konsil.evaluation.results import CLIENT_AVERAGE
+    from konsil.evaluation.scores import FILE
+    from konsil.report.compare import print_comparison, reference_of
+    from konsil.report.style import look, write_figure
+    from konsil.report.unseen import asked_by_site, asked_table, draw_gamma
+
+    task = _task(folder, plugin)
+    metric = task.main_metric
+    found = compared([folder], metric)
+    against = found.candidates[reference_of(found)].name
+    less = metric in task.lower_is_better
+    say("\neach column: the test images of a hospital that the models have not seen\n")
+    print_comparison(console, found, metric, less, against, CLIENT_AVERAGE)
+    for method, by_site in asked_by_site(folder / FILE, metric).items():
+        console.print(asked_table(method, by_site, metric))
+        with look():
+            figure = draw_gamma(method, by_site, metric)
+            say(f"picture: {write_figure(figure, folder / 'figures' / f'gamma-{method}.png')}")
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", metavar="FILE", help="Default: report.html in the run."),
+    ] = None,
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format", help="html; or the first table alone as markdown, latex or csv, printed."
+        ),
+    ] = "html",
+    images: Annotated[
+        bool, typer.Option("--images/--no-images", help="With pictures of patients' images.")
+    ] = True,
+    plugin: experiments.PluginOption = None,
+) -> None:
+    """Answer "does joining help us?" on one page that needs nothing else to be read."""
+    with console.status("reading"):
+        from konsil.evaluation.comparison import compare as compared
+        from konsil.files import write_text
+        from konsil.report.compare import scores_table
+        from konsil.report.page import write_page
+        from konsil.report.tables import FORMATS, plain
+
+        task = _task(runs[0], plugin)
+    if format_ == "html":
+        path = out or runs[0] / "report.html"
+        write_page(runs, path, images)
+        say(f"page: {path}")
+        return
+    if format_ not in FORMATS:
+        raise RunError(f"--format {format_}: html, {', '.join(FORMATS)}")
+    found = compared(runs, task.main_metric)
+    text = FORMATS[format_](plain(scores_table(found, task.main_metric, False)))
+    if out is None:
+        print(text, end="")
+    else:
+        write_text(out, text)

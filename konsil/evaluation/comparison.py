@@ -1,0 +1,136 @@
+"""Several runs' scores side by side: whose answers are compared, on which images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from konsil.errors import RunError
+from konsil.evaluation.results import Series
+from konsil.evaluation.scores import FILE, read_scores
+from konsil.evaluation.statistics import Array, Compared, Images
+
+AUC = "auc"  # ranks all images by `score`, with the class `target`
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods' answers, and what they score on the same images."""
+
+    candidates: Sequence[Series]
+    seeds: Mapping[Series, Sequence[int]]
+    compared: Compared
+    images: int
+    patients: int  # 0: nobody has told
+
+    def place(self, name: str) -> int:
+        """Which candidate this is; RunError if there is none of that name."""
+        found = [place for place, one in enumerate(self.candidates) if one.name == name]
+        if not found:
+            known = ", ".join(one.name for one in self.candidates)
+            raise RunError(f"{name}: nobody of that name is compared; there are {known}")
+        return found[0]
+
+
+def compare(folders: Sequence[Path], metric: str, structure: str | None = None) -> Comparison:
+    """Everybody in these runs who has answered the same images, by one metric."""
+    rows = [row for folder in folders for row in _rows(folder, metric, structure)]
+    if not rows:
+        raise RunError(f"{folders[0]}: no image has a score in {_words(metric, structure)}")
+    order = dict.fromkeys((row["method"], row["role"]) for row in rows)
+    candidates = [Series(*both) for both in order]
+    sites = list(dict.fromkeys(row["site"] for row in rows))
+    by_site = {site: _of_site([row for row in rows if row["site"] == site]) for site in sites}
+    images = {
+        site: _images(site, found, candidates, metric == AUC) for site, found in by_site.items()
+    }
+    known = all(row["patient"] is not None for row in rows)
+    patients = sum(len(np.unique(own.patients)) for own in images.values()) if known else 0
+    seeds = {
+        one: sorted({row["seed"] for row in rows if (row["method"], row["role"]) == one})
+        for one in candidates
+    }
+    total = sum(len(own.patients) for own in images.values())
+    return Comparison(candidates, seeds, Compared(images), total, patients)
+
+
+@dataclass(frozen=True)
+class _Site:
+    """What the rows of one site say."""
+
+    patients: list[int]  # of every image
+    targets: list[float]
+    values: dict[tuple[str, str], dict[int, list[float]]]  # of method and role, by seed
+
+
+def _rows(folder: Path, metric: str, structure: str | None) -> list[dict[str, Any]]:
+    path = folder / FILE
+    if not path.exists():
+        raise RunError(
+            f"{path}: not there; runs of this version leave it when a job is done, of sites whose "
+            "policy lets single images' scores out"
+        )
+    table = read_scores(path)
+    column, needed = ("score", "target") if metric == AUC else (metric, metric)
+    if column not in table.column_names or needed not in table.column_names:
+        raise RunError(f"{path}: no {metric}; there is {', '.join(_metrics(table.column_names))}")
+    names = ("method", "seed", "role", "site", "patient", "image", "structure")
+    wanted = table.select(list(dict.fromkeys((*names, column, needed))))
+    rows = (row for row in wanted.to_pylist() if row["structure"] == structure)
+    return [row | {"value": row[column]} for row in rows if row[column] is not None]
+
+
+def _metrics(columns: Sequence[str]) -> list[str]:
+    no_metric = ("method", "seed", "role", "site", "patient", "image", "structure", "asked")
+    material = ("target", "score", "predicted", "confidence", "overlap", "area")
+    of_models = ("like_", "score_of_", "selector_", "asked_", "unfamiliar")
+    known = {*no_metric, *material}
+    found = [name for name in columns if name not in known and not name.startswith(of_models)]
+    return [*found, *([AUC] if "score" in columns else [])]
+
+
+def _of_site(rows: Sequence[dict[str, Any]]) -> _Site:
+    values: dict[tuple[str, str], dict[int, list[float]]] = {}
+    patients: dict[int, int] = {}
+    targets: dict[int, float] = {}
+    for row in rows:
+        of_seed = values.setdefault((row["method"], row["role"]), {}).setdefault(row["seed"], [])
+        if row["image"] != len(of_seed):
+            raise RunError(
+                f"{row['method']}, seed {row['seed']}: image {row['image']} of {row['site']} "
+                "twice; runs that are compared need methods of other labels, or other seeds"
+            )
+        of_seed.append(row["value"])
+        told = row["image"] if row["patient"] is None else row["patient"]
+        if patients.setdefault(row["image"], told) != told:
+            raise _other_images(row["site"])
+        target = float(row.get("target") or 0)
+        if targets.setdefault(row["image"], target) != target:
+            raise _other_images(row["site"])
+    return _Site(list(patients.values()), list(targets.values()), values)
+
+
+def _images(site: str, found: _Site, candidates: Sequence[Series], is_auc: bool) -> Images:
+    values: list[Array] = []
+    for one in candidates:
+        seeds = list(found.values.get(one, {}).values())
+        if not seeds or {len(own) for own in seeds} != {len(found.patients)}:
+            raise _other_images(site)
+        values.append(np.array(seeds, dtype=np.float64))
+    ill = np.array(found.targets) == 1 if is_auc else None
+    return Images(np.array(found.patients, dtype=np.int64), values, ill)
+
+
+def _other_images(site: str) -> RunError:
+    return RunError(
+        f"site {site}: these runs have not answered the same test images; compare runs of one "
+        "federation with one split"
+    )
+
+
+def _words(metric: str, structure: str | None) -> str:
+    return metric if structure is None else f"{metric} of {structure}"

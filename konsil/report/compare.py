@@ -1,0 +1,154 @@
+"""What `konsil compare` prints: everybody's scores with intervals, and who is better than whom."""
+
+import json
+from collections.abc import Iterator, Sequence
+from math import isnan
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from konsil.evaluation.comparison import Comparison
+from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
+from konsil.evaluation.statistics import DRAWS, Difference, Estimate
+from konsil.report.series import ALONE, YARDSTICK, metric_name
+
+MEANS = {CLIENT_AVERAGE: "client average", GLOBAL: "all images"}
+WORST, SPREAD = "worst site", "spread"
+WITH_INTERVALS = tuple(MEANS)  # more of them do not fit a terminal
+SAME = "no difference found"
+
+
+def print_comparison(
+    console: Console, found: Comparison, metric: str, less: bool, against: str | None, column: str
+) -> None:
+    """Both tables, and what must be known to read them. `less`: of this metric less is better."""
+    console.print(scores_table(found, metric, less))
+    reference = found.place(against) if against else reference_of(found)
+    if len(found.candidates) > 1:
+        console.print(differences_table(found, metric, less, reference, column))
+    for line in notes(found, column):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def reference_of(found: Comparison) -> int:
+    """What a gain is measured against: training alone, or else a model for all, or the first."""
+    for role in (ALONE, GLOBAL):
+        for place, one in enumerate(found.candidates):
+            if one.role == role:
+                return place
+    return 0
+
+
+def scores_table(found: Comparison, metric: str, less: bool) -> Table:
+    """A line a candidate, a column a site; means with intervals, the worst site, the spread."""
+    compared, name = found.compared, metric_name(metric)
+    direction = ", less is better" if less else ""
+    table = _table(f"{name} of test images{direction}", "method")
+    numbers = {column: compared.estimates(column) for column in compared.columns}
+    numbers |= {} if less else {WORST: compared.worst()}
+    numbers |= {SPREAD: compared.spread()}
+    for column in numbers:
+        table.add_column(escape(MEANS.get(column, column)), justify="right", overflow="fold")
+    for place, one in enumerate(found.candidates):
+        cells = (_cell(of[place], c in WITH_INTERVALS) for c, of in numbers.items())
+        table.add_row(escape(one.name), *cells)
+    return table
+
+
+def differences_table(
+    found: Comparison, metric: str, less: bool, reference: int, column: str
+) -> Table:
+    """Everybody minus the reference on the same images, and what a test says of it."""
+    than = found.candidates[reference].name
+    table = _table(f"{metric_name(metric)} minus that of {than}: {MEANS.get(column, column)}", "")
+    for title in ("difference", "95 % interval", "p (Holm)"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=False)
+    for one, difference in zip(
+        found.candidates, found.compared.differences(column, reference), strict=True
+    ):
+        if difference is not None:
+            table.add_row(escape(one.name), *_of(difference), verdict(difference, less))
+    return table
+
+
+def verdict(difference: Difference, less: bool) -> str:
+    """In words: better, worse, or that nothing was found."""
+    if not difference.found:
+        return SAME
+    return "better" if (difference.estimate.value < 0) is less else "worse"
+
+
+def notes(found: Comparison, column: str) -> Iterator[str]:
+    """What the intervals are about, whom they leave out, and what the test is."""
+    who = f"{found.patients} patients" if found.patients else "images (patients are not known here)"
+    seeds = sorted({len(own) for own in found.seeds.values()})
+    of_seeds = f"{' or '.join(map(str, seeds))} seed{'s' if seeds != [1] else ''}"
+    yield (
+        f"{found.images} test images of {len(found.compared.sites)} sites, mean over {of_seeds}; "
+        f"intervals: 95 %, bootstrap over {who}, {DRAWS} draws; they say nothing of other seeds."
+    )
+    own = found.compared.sites.get(column, next(iter(found.compared.sites.values())))
+    test = "Wilcoxon's signed ranks of patients" if own.is_mean else "the share of draws beyond 0"
+    yield f"p: {test}, corrected by Holm for all lines of the table; below .05 it is a difference."
+    if any(one.role == YARDSTICK for one in found.candidates):
+        yield f"{YARDSTICK} pools the images, which hospitals cannot do."
+
+
+def as_json(found: Comparison, against: str | None) -> str:
+    """Every number, for machines; nan, which JSON does not have, is null."""
+    compared = found.compared
+    reference = found.place(against) if against else reference_of(found)
+    numbers = {column: compared.estimates(column) for column in compared.columns}
+    numbers |= {WORST: compared.worst(), SPREAD: compared.spread()}
+    gains = {column: compared.differences(column, reference) for column in compared.columns}
+    lines = [
+        {
+            "method": one.method,
+            "role": one.role,
+            "seeds": list(found.seeds[one]),
+            "scores": {column: _plain(of[place]) for column, of in numbers.items()},
+            "gains": {
+                column: _plain(gain.estimate) | {"p": gain.p, "holm": gain.corrected}
+                for column, of in gains.items()
+                if (gain := of[place]) is not None
+            },
+        }
+        for place, one in enumerate(found.candidates)
+    ]
+    facts = {"images": found.images, "patients": found.patients or None}
+    against = found.candidates[reference].name
+    return json.dumps(facts | {"against": against, "compared": lines}, indent=1)
+
+
+def _plain(estimate: Estimate) -> dict[str, float | None]:
+    return {k: None if isnan(v) else v for k, v in estimate._asdict().items()}
+
+
+def _table(title: str, first: str) -> Table:
+    table = Table(title=escape(title), title_justify="left", title_style="", header_style="bold")
+    table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
+    table.add_column(first, no_wrap=True)
+    return table
+
+
+def _cell(estimate: Estimate, interval: bool) -> Text:
+    if isnan(estimate.value):
+        return Text("–")
+    if not interval or not _has_ends(estimate):
+        return Text(f"{estimate.value:.3f}")
+    ends = (f"{end:.3f}".removeprefix("0") for end in (estimate.low, estimate.high))
+    return Text(f"{estimate.value:.3f}\n{'–'.join(ends)}")
+
+
+def _of(difference: Difference) -> Sequence[str]:
+    value, low, high = difference.estimate
+    ends = f"{low:+.3f} to {high:+.3f}" if _has_ends(difference.estimate) else ""
+    return f"{value:+.3f}", ends, f"{difference.corrected:.2g}"
+
+
+def _has_ends(estimate: Estimate) -> bool:
+    return not isnan(estimate.low)

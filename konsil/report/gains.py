@@ -1,0 +1,126 @@
+"""Does joining help this hospital? The answer in words, and what the first picture shows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from konsil.evaluation.comparison import Comparison
+from konsil.evaluation.results import GLOBAL
+from konsil.evaluation.statistics import LEVEL, Estimate, holm
+from konsil.report.series import ALONE, YARDSTICK
+
+ROLES = ("super", "personal", GLOBAL)  # whose answer a hospital that joins gets, the best first
+POINTS = 100  # of a score
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A candidate in the first picture, by the name that a hospital understands."""
+
+    words: str
+    method: str
+    place: int
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What joining changes for one hospital."""
+
+    site: str
+    estimate: Estimate  # of the difference
+    p: float  # corrected by Holm for all hospitals
+
+    @property
+    def found(self) -> bool:
+        """Whether it is called a difference."""
+        return self.p < LEVEL
+
+    @property
+    def words(self) -> str:
+        """A sentence."""
+        value, low, high = (POINTS * number for number in self.estimate)
+        ends = f" (95 %: {low:+.1f} to {high:+.1f})" if low == low else ""
+        if not self.found:
+            return f"{self.site}: no difference found, {value:+.1f} points{ends}"
+        gains = "gains" if value > 0 else "loses"
+        return f"{self.site} {gains} {abs(value):.1f} points{ends}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether joining helps, and on what that rests."""
+
+    joined: Shown
+    base: Shown
+    gains: Sequence[Gain]
+    worst: tuple[str, float]  # the hospital that whoever joins serves worst, and its score
+    worst_before: tuple[str, float]
+
+    @property
+    def better(self) -> list[Gain]:
+        """Hospitals that are served better."""
+        return [gain for gain in self.gains if gain.found and gain.estimate.value > 0]
+
+    @property
+    def worse(self) -> list[Gain]:
+        """Hospitals that are served worse."""
+        return [gain for gain in self.gains if gain.found and gain.estimate.value < 0]
+
+    def sentences(self) -> Iterator[str]:
+        """The answer, the one for all first."""
+        undecided = len(self.gains) - len(self.better) - len(self.worse)
+        said = [f"{len(self.better)} of {len(self.gains)} hospitals are served better by"]
+        said += [f"{self.joined.words} than by {self.base.words}"]
+        rest = [f"{len(self.worse)} worse"] if self.worse else ["none is served worse"]
+        rest += [f"at {undecided} no difference was found"] if undecided else []
+        yield f"{' '.join(said)}; {', '.join(rest)}."
+        yield (
+            f"Served worst: {self.worst[0]} ({self.worst[1]:.3f}) by {self.joined.words}, "
+            f"{self.worst_before[0]} ({self.worst_before[1]:.3f}) by {self.base.words}."
+        )
+
+
+def shown_in(found: Comparison) -> list[Shown]:
+    """Who is in the first picture: alone, a model for all, who joins, and pooled images."""
+    places = {one: place for place, one in enumerate(found.candidates)}
+    alone = next((one for one in places if one.role == ALONE), None)
+    everybody = [one for one in places if one.role == GLOBAL]
+    for_all = next((one for one in everybody if one.method == "fedavg"), None)
+    for_all = for_all or next(iter(everybody), None)
+    joined = next((one for role in ROLES for one in places if one.role == role), None)
+    pooled = next((one for one in places if one.role == YARDSTICK), None)
+    named = [(alone, "training alone"), (for_all, "one model for all ({})")]
+    named += [(joined, "{}"), (pooled, "pooled images, which hospitals cannot do")]
+    chosen = [(one, words) for one, words in named if one is not None]
+    unique = dict(reversed(chosen))  # of one who is two of them the first name
+    return [
+        Shown(unique[one].format(one.name), one.method, places[one])
+        for one in dict.fromkeys(one for one, _ in chosen)
+    ]
+
+
+def answer(found: Comparison) -> Answer | None:
+    """Who joins against who stays alone, or against the one model for all; None: nobody to hold."""
+    shown = {found.candidates[one.place]: one for one in shown_in(found)}
+    hold = [one for one in shown if one.role != YARDSTICK]
+    joined = next((one for role in ROLES for one in hold if one.role == role), None)
+    base = next((one for role in (ALONE, GLOBAL) for one in hold if one.role == role), None)
+    if joined is None or base is None or joined == base:
+        return None
+    place, reference = shown[joined].place, shown[base].place
+    differences = {
+        site: found.compared.differences(site, reference)[place] for site in found.compared.sites
+    }
+    known = {site: one for site, one in differences.items() if one is not None}
+    corrected = holm([one.p for one in known.values()])
+    gains = [
+        Gain(site, one.estimate, p) for (site, one), p in zip(known.items(), corrected, strict=True)
+    ]
+    worst = _worst(found, place), _worst(found, reference)
+    return Answer(shown[joined], shown[base], gains, *worst)
+
+
+def _worst(found: Comparison, place: int) -> tuple[str, float]:
+    scores = {site: found.compared.estimates(site)[place].value for site in found.compared.sites}
+    known = {site: score for site, score in scores.items() if score == score}
+    site = min(known, key=known.__getitem__)
+    return site, known[site]

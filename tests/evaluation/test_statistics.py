@@ -1,0 +1,222 @@
+"""Intervals over patients, differences on equal images, tests: by hand, and under a null."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import wilcoxon
+from sklearn.metrics import roc_auc_score
+
+from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
+from konsil.evaluation.statistics import (
+    DRAWS,
+    LEVEL,
+    Compared,
+    Images,
+    _auc,
+    _drawn,
+    holm,
+    signed_rank,
+)
+
+
+def site(patients: list[int], *values: list[list[float]], ill: list[bool] | None = None) -> Images:
+    """Of every candidate a list a seed."""
+    given = [np.array(one, dtype=float) for one in values]
+    return Images(np.array(patients), given, None if ill is None else np.array(ill))
+
+
+# Three sites, two candidates (the second with two seeds), by hand.
+THREE = Compared(
+    {
+        "a": site([0, 0, 1], [[0.2, 0.4, 0.9]], [[0.4, 0.6, 0.8], [0.6, 0.8, 1.0]]),
+        "b": site([0, 1], [[0.5, 0.7]], [[0.6, 0.6], [0.8, 0.8]]),
+        "c": site([0], [[0.3]], [[0.1], [0.3]]),
+    }
+)
+
+
+def test_means_by_hand():
+    values = {column: [one.value for one in THREE.estimates(column)] for column in THREE.columns}
+    assert values == {
+        "a": pytest.approx([0.5, 0.7]),
+        "b": pytest.approx([0.6, 0.7]),
+        "c": pytest.approx([0.3, 0.2]),
+        CLIENT_AVERAGE: pytest.approx([1.4 / 3, 1.6 / 3]),
+        GLOBAL: pytest.approx([3.0 / 6, (2.1 + 1.4 + 0.2) / 6]),
+    }
+    assert [one.value for one in THREE.worst()] == pytest.approx([0.3, 0.2])
+    assert [one.value for one in THREE.spread()] == pytest.approx([0.3, 0.5])
+
+
+def test_the_interval_of_two_patients_by_hand():
+    """Draws of b are both patients (.6), the one twice (.5) or the other twice (.7)."""
+    estimate = THREE.estimates("b")[0]
+    assert (estimate.low, estimate.high) == pytest.approx((0.5, 0.7))
+    # a: of patient 0's two images .3 in the mean, of patient 1's one .9
+    estimate = THREE.estimates("a")[0]
+    assert (estimate.low, estimate.high) == pytest.approx((0.3, 0.9))
+
+
+def test_one_patient_has_no_interval():
+    estimate = THREE.estimates("c")[0]
+    assert estimate.value == pytest.approx(0.3)
+    assert math.isnan(estimate.low)
+    assert math.isnan(estimate.high)
+    assert not math.isnan(THREE.estimates(CLIENT_AVERAGE)[0].low)  # other sites' patients vary
+
+
+def test_differences_by_hand():
+    of_reference, other = THREE.differences("a", 0)
+    assert of_reference is None
+    assert other.estimate.value == pytest.approx(0.2)
+    # patient 0 gains .3 in the mean of its images, patient 1 nothing
+    assert (other.estimate.low, other.estimate.high) == pytest.approx((0.0, 0.3))
+    both = THREE.differences(CLIENT_AVERAGE, 0)[1]
+    assert both.estimate.value == pytest.approx(0.2 / 3)
+    turned = THREE.differences(CLIENT_AVERAGE, 1)[0]
+    assert turned.estimate.value == pytest.approx(-0.2 / 3)
+    assert turned.p == both.p
+
+
+def test_gains_are_those_of_patients():
+    pooled = Images.pooled(list(THREE.sites.values()))
+    assert len(np.unique(pooled.patients)) == 5  # patient 0 of one site is not that of another
+    assert pooled.gains(1, 0) == pytest.approx([0.3, 0.0, 0.2, 0.0, -0.1])
+    assert THREE.differences(GLOBAL, 0)[1].p == pytest.approx(wilcoxon([0.3, 0.2, -0.1]).pvalue)
+
+
+def test_equals_are_no_different():
+    same = Compared({"a": site([0, 1, 2], [[0.1, 0.5, 0.7]], [[0.1, 0.5, 0.7]])})
+    found = same.differences("a", 0)[1]
+    assert found.estimate == (0.0, 0.0, 0.0)
+    assert (found.p, found.corrected, found.found) == (1.0, 1.0, False)
+
+
+def test_a_gain_of_everybody_is_found():
+    rng = np.random.default_rng(0)
+    base = rng.random(40)
+    found = Compared({"a": site(list(range(40)), [base], [base + 0.01 + 0.001 * rng.random(40)])})
+    difference = found.differences("a", 0)[1]
+    assert difference.found
+    assert difference.estimate.low > 0
+    # the terms themselves are much less sure
+    low, high = found.estimates("a")[0][1:]
+    assert high - low > 10 * (difference.estimate.high - difference.estimate.low)
+
+
+def test_the_same_draws_for_everybody():
+    images = site([0, 0, 1, 2], [[0.0] * 4])
+    assert np.array_equal(_drawn("a", images), _drawn("a", images))
+    assert not np.array_equal(_drawn("a", images), _drawn("b", images))
+    times = _drawn("a", images)
+    assert np.array_equal(times[:, 0], times[:, 1])  # a patient's images come together
+    assert (times[:, 1:].sum(axis=1) == 3).all()  # as many patients as there are
+
+
+# --- Holm, Wilcoxon ------------------------------------------------------------------------------
+
+
+def test_holm_by_hand():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert holm([0.2]) == [0.2]
+    assert holm([]) == []
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_is_between_the_test_and_bonferroni(p):
+    corrected = holm(p)
+    for single, value in zip(p, corrected, strict=True):
+        assert single <= value <= 1
+        assert value <= max(min(1, len(p) * one) for one in p if one <= single)
+
+
+def test_wilcoxon_is_scipys_and_leaves_out_rounding():
+    gains = np.array([0.3, -0.1, 0.2, 0.05, -0.02])
+    assert signed_rank(gains) == wilcoxon(gains).pvalue
+    assert signed_rank(np.array([*gains, 1e-17, 0.0])) == wilcoxon(gains).pvalue
+    assert signed_rank(np.zeros(3)) == 1.0
+
+
+# --- areas under a curve -------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), values=st.integers(2, 40))
+def test_auc_of_images_that_are_there_several_times_equals_sklearn(seed, values):
+    rng = np.random.default_rng(seed)
+    ranked_by = rng.integers(0, values, 30) / 7  # with ties
+    ill = rng.random(30) < 0.4
+    ill[:2] = [True, False]
+    times = rng.integers(0, 3, (5, 30)).astype(float)
+    times[:, :2] = 1
+    expected = [roc_auc_score(ill, ranked_by, sample_weight=one) for one in times]
+    assert _auc(ranked_by, ill, times) == pytest.approx(expected, abs=1e-12)
+
+
+def test_auc_is_the_mean_of_the_seeds_and_of_the_sites_that_have_one():
+    ill = [True, True, False, False]
+    compared = Compared(
+        {
+            "both": site([0, 1, 2, 3], [[3, 1, 0, 2], [3, 2, 1, 0]], ill=ill),
+            "ill": site([0, 1], [[1, 2], [1, 2]], ill=[True, True]),
+        }
+    )
+    assert compared.estimates("both")[0].value == pytest.approx((0.75 + 1) / 2)
+    assert math.isnan(compared.estimates("ill")[0].value)
+    assert compared.estimates(CLIENT_AVERAGE)[0].value == pytest.approx((0.75 + 1) / 2)
+    pooled = [
+        roc_auc_score([*ill, True, True], [*seed, 1, 2]) for seed in ([3, 1, 0, 2], [3, 2, 1, 0])
+    ]
+    assert compared.estimates(GLOBAL)[0].value == pytest.approx(np.mean(pooled))
+
+
+def test_the_p_of_an_auc_is_the_share_of_draws_beyond_nothing():
+    rng = np.random.default_rng(1)
+    ill = np.arange(60) % 2 == 0
+    noise, signal = rng.normal(size=60), 5.0 * ill + rng.normal(size=60)
+    compared = Compared({"a": site(list(range(60)), [noise], [signal], ill=list(ill))})
+    found = compared.differences("a", 0)[1]
+    assert found.estimate.value > 0.3
+    assert found.p == pytest.approx(2 / (DRAWS + 1))  # no draw is beyond
+    assert found.found
+
+
+# --- where there is nothing to be found ----------------------------------------------------------
+
+
+def test_of_methods_that_are_alike_one_in_twenty_is_called_different():
+    """500 federations of three sites whose second method differs by luck alone."""
+    rng = np.random.default_rng(7)
+    called = 0
+    for _ in range(500):
+        gains = [
+            (np.repeat(np.arange(n), 3), np.repeat(rng.normal(0, 0.05, n), 3)) for n in (9, 14, 22)
+        ]
+        p = signed_rank(
+            Images.pooled(
+                [
+                    Images(
+                        own, [np.zeros((1, len(own))), gain[None] + rng.normal(0, 0.02, len(own))]
+                    )
+                    for own, gain in gains
+                ]
+            ).gains(1, 0)
+        )
+        called += p < LEVEL
+    assert 0.03 <= called / 500 <= 0.07
+
+
+def test_an_interval_holds_what_is_true_in_about_95_of_100():
+    rng = np.random.default_rng(3)
+    held = 0
+    for _ in range(200):
+        patients = np.repeat(np.arange(40), 2)
+        values = 0.7 + np.repeat(rng.normal(0, 0.1, 40), 2) + rng.normal(0, 0.05, 80)
+        estimate = Compared({"a": Images(patients, [values[None]])}).estimates("a")[0]
+        held += estimate.low <= 0.7 <= estimate.high
+    assert 0.88 <= held / 200 <= 0.99
