@@ -192,8 +192,9 @@ def _tables(
         metrics = dict.fromkeys([*main_metrics(rows, "test"), *task.metrics, *task.further])
         for metric in metrics:
             if any((row.metric, row.split) == (metric, "test") for row in rows):
-                table = plain(result_table(rows, plan.sites, metric))
-                title = f"{metric_name(metric)} of test images, with the interval over seeds"
+                less = metric in task.lower_is_better
+                table = plain(result_table(rows, plan.sites, metric, less=less))
+                title = f"{metric_name(metric)} of test images{', less is better' * less}"
                 yield table._replace(title=title), []
 
 

@@ -9,13 +9,20 @@ from konsil.evaluation.results import Row, Series
 
 YARDSTICK = "centralized"  # the role that needs pooled images: shown, but not in the competition
 ALONE = "local"  # the role that needs no federation at all
-METRIC_NAMES = {"dice": "Dice", "auc": "AUC"}
+METRIC_NAMES = {
+    "dice": "Dice",
+    "auc": "AUC",
+    "hd95": "95 % Hausdorff distance",
+    "surface_dice": "surface Dice",
+    "f1": "F1",
+}
 
 
 def metric_name(metric: str) -> str:
     """A metric as people write it; `dice_cup` is the Dice of the cup."""
-    first, _, rest = metric.partition("_")
-    return f"{METRIC_NAMES.get(first, first)} {rest}".strip()
+    known = next((n for n in METRIC_NAMES if metric == n or metric.startswith(f"{n}_")), "")
+    rest = metric.removeprefix(known).replace("_", " ").strip()
+    return f"{METRIC_NAMES.get(known, '')} {rest}".strip()
 
 
 @dataclass(frozen=True)

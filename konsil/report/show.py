@@ -76,8 +76,12 @@ def result_table(
     metric: str,
     split: str = "test",
     checkpoint: str = "best",
+    less: bool = False,
 ) -> Table:
-    """The table for a terminal, best values bold; with six sites it fits into 80 columns."""
+    """The table for a terminal, best values bold; with six sites it fits into 80 columns.
+
+    `less`: of this metric less is better.
+    """
     wanted = [r for r in rows if (r.metric, r.split) == (metric, split)]
     if not wanted:
         known = ", ".join(sorted({f"{r.metric} on {r.split}" for r in rows})) or "none"
@@ -93,7 +97,7 @@ def result_table(
         # long names are folded, numbers never
         table.add_column(title, justify="right", overflow="fold", min_width=narrowest)
     lines = estimates_of(wanted, metric, split, columns)
-    best = {column: best_of(lines, column) for column in columns}
+    best = {column: best_of(lines, column, less) for column in columns}
     intervals = columns if len(sites) <= SITES_WITH_INTERVALS else tuple(MEANS)
     for series, cells in lines.items():
         bold = {} if series.role == YARDSTICK else best
@@ -102,14 +106,15 @@ def result_table(
     return table
 
 
-def best_of(lines: Estimates, column: str) -> str | None:
+def best_of(lines: Estimates, column: str, less: bool = False) -> str | None:
     """How the best of a column reads, if it has a rival; who pools the images does not compete."""
     competing = [
         cells[column].short
         for series, cells in lines.items()
         if series.role != YARDSTICK and column in cells
     ]
-    return max(competing, key=float) if len(competing) > 1 else None
+    best = min if less else max
+    return best(competing, key=float) if len(competing) > 1 else None
 
 
 def _cell(estimate: Estimate | None, interval: bool, best: str | None) -> Text:

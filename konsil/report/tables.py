@@ -2,23 +2,25 @@
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
+BAR = r"\|"  # in a cell of Markdown
 LATEX_SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX_SIGNS |= {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"–": "--"}
 
 
 class Plain(NamedTuple):
-    """What a table says; a cell may have several lines."""
+    """What a table says; a cell may have several lines, and what is bold is in `bold`."""
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     caption: str
+    bold: frozenset[tuple[int, int]] = frozenset()  # rows and columns of the best
 
 
 def plain(table: Table) -> Plain:
@@ -26,7 +28,13 @@ def plain(table: Table) -> Plain:
     columns = [[_words(cell) for cell in column.cells] for column in table.columns]
     head = [_words(column.header) for column in table.columns]
     rows = [list(row) for row in zip(*columns, strict=True)]
-    return Plain(_words(table.title or ""), head, rows, _words(table.caption or ""))
+    bold = frozenset(
+        (row, place)
+        for place, column in enumerate(table.columns)
+        for row, cell in enumerate(column.cells)
+        if isinstance(cell, Text) and cell.style == "bold"
+    )
+    return Plain(_words(table.title or ""), head, rows, _words(table.caption or ""), bold)
 
 
 def _words(cell: object) -> str:
@@ -37,11 +45,10 @@ def as_markdown(table: Plain) -> str:
     """A table of Markdown, its title above and its caption below."""
 
     def line(cells: Sequence[str]) -> str:
-        escaped = (_in_a_line(cell).replace("|", r"\|") for cell in cells)
-        return f"| {' | '.join(escaped)} |"
+        return f"| {' | '.join(cell.replace('|', BAR) for cell in cells)} |"
 
     right = ["---", *["--:"] * (len(table.head) - 1)]
-    lines = [line(table.head), line(right), *map(line, table.rows)]
+    lines = [line(table.head), line(right), *map(line, _in_lines(table, str, "**{}**"))]
     return "\n".join([*_before(table.title), *lines, *_after(table.caption), ""])
 
 
@@ -49,12 +56,14 @@ def as_latex(table: Plain) -> str:
     """A tabular environment of booktabs."""
 
     def line(cells: Sequence[str]) -> str:
-        return " & ".join(_for_latex(_in_a_line(cell)) for cell in cells) + r" \\"
+        return " & ".join(cells) + r" \\"
 
     form = "l" + "r" * (len(table.head) - 1)
     lines = [f"% {table.title}"] if table.title else []
-    lines += [rf"\begin{{tabular}}{{{form}}}", r"\toprule", line(table.head), r"\midrule"]
-    lines += [*map(line, table.rows), r"\bottomrule", r"\end{tabular}", ""]
+    head = line([_for_latex(cell) for cell in table.head])
+    lines += [rf"\begin{{tabular}}{{{form}}}", r"\toprule", head, r"\midrule"]
+    lines += [line(row) for row in _in_lines(table, _for_latex, r"\textbf{{{}}}")]
+    lines += [r"\bottomrule", r"\end{tabular}", ""]
     return "\n".join(lines)
 
 
@@ -71,6 +80,16 @@ FORMATS: dict[str, Callable[[Plain], str]] = {
     "latex": as_latex,
     "csv": as_csv,
 }
+
+
+def _in_lines(table: Plain, form: Callable[[str], str], bold: str) -> Iterator[list[str]]:
+    """The rows, each cell in a line, what is bold in `bold`."""
+    for row, cells in enumerate(table.rows):
+        written = [form(_in_a_line(cell)) for cell in cells]
+        yield [
+            bold.format(cell) if (row, place) in table.bold else cell
+            for place, cell in enumerate(written)
+        ]
 
 
 def _in_a_line(cell: str) -> str:

@@ -80,7 +80,7 @@ def test_the_numbers_are_those_of_the_results(finished):
 
 def test_another_metric_reference_and_hospital(finished):
     done = called("compare", finished, "--metric", "hd95", "--site", "north")
-    assert "hd95 minus that of local: north" in done.out
+    assert "95 % Hausdorff distance minus that of local: north" in done.out
     assert "less is better" in done.out
     assert "worst site" not in done.out
     done = called("compare", finished, "--against", "fedavg global")

@@ -109,17 +109,18 @@ def test_verdicts():
 
 # --- tables as text ------------------------------------------------------------------------------
 
-SMALL = Plain("A & B", ["method", "north"], [["fed_avg", "0.5\n0.4–0.6"], ["a|b", "–"]], "Note.")
+ROWS = [["fed_avg", "0.5\n0.4–0.6"], ["a|b", "–"]]
+SMALL = Plain("A & B", ["method", "north"], ROWS, "Note.", frozenset({(0, 1)}))
 
 
 def test_a_table_as_markdown_latex_and_csv():
     assert as_markdown(SMALL) == (
-        "**A & B**\n\n| method | north |\n| --- | --: |\n| fed_avg | 0.5 (0.4–0.6) |\n"
+        "**A & B**\n\n| method | north |\n| --- | --: |\n| fed_avg | **0.5 (0.4–0.6)** |\n"
         "| a\\|b | – |\n\nNote.\n"
     )
     assert as_latex(SMALL) == (
         "% A & B\n\\begin{tabular}{lr}\n\\toprule\nmethod & north \\\\\n\\midrule\n"
-        "fed\\_avg & 0.5 (0.4--0.6) \\\\\na|b & -- \\\\\n\\bottomrule\n\\end{tabular}\n"
+        "fed\\_avg & \\textbf{0.5 (0.4--0.6)} \\\\\na|b & -- \\\\\n\\bottomrule\n\\end{tabular}\n"
     )
     assert as_csv(SMALL) == "method,north\nfed_avg,0.5 (0.4–0.6)\na|b,–\n"
 
@@ -157,7 +158,7 @@ def test_the_page_says_what_the_run_has(written, finished):  # noqa: F811
     for words in (
         "0 of 2", "training alone", "one model for all (fedavg global)", "fedsm super",
         "no difference found", "5 test images", "Time on the clock", "fedsm/seed1", "rounds: 2",
-        "Surface dice" , "bootstrap over 5 patients", "This page shows images of patients",
+        "surface Dice", "bootstrap over 5 patients", "This page shows images of patients",
     ):  # fmt: skip
         assert words.lower() in text.lower(), words
     assert text.count("data:image/png") >= 3

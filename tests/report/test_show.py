@@ -7,6 +7,7 @@ from konsil.errors import RunError
 from konsil.evaluation.results import Row, Series
 from konsil.report.series import Estimate, metric_name
 from konsil.report.show import result_table, selector_lines
+from konsil.report.tables import plain
 
 SITES = ["north", "south"]
 
@@ -171,3 +172,17 @@ def test_names():
         "AUC",
         "accuracy",
     ]
+    assert metric_name("surface_dice_optic_cup") == "surface Dice optic cup"
+    assert metric_name("hd95") == "95 % Hausdorff distance"
+    assert metric_name("balanced_accuracy") == "balanced accuracy"
+
+
+def test_where_less_is_better_the_smallest_is_bold():
+    rows = [
+        Row(method, 0, "global", "test", site, "hd95", value, 4)
+        for method, value in (("fedavg", 2.0), ("fedprox", 3.0))
+        for site in (*SITES, "client_average", "global")
+    ]
+    bold = {less: plain(result_table(rows, SITES, "hd95", less=less)).bold for less in (0, 1)}
+    assert {row for row, _ in bold[0]} == {1}
+    assert {row for row, _ in bold[1]} == {0}
