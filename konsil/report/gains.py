@@ -36,7 +36,7 @@ class Gain:
 
     @property
     def words(self) -> str:
-        """A sentence."""
+        """What joining changes here, in points, and whether that is found."""
         value, low, high = (POINTS * number for number in self.estimate)
         ends = f" (95 %: {low:+.1f} to {high:+.1f})" if low == low else ""
         if not self.found:

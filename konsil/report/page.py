@@ -71,7 +71,7 @@ def write_page(runs: Sequence[Path], out: Path, images: bool = True) -> None:
 
 
 def page(runs: Sequence[Path], images: bool = True) -> str:
-    """The whole file."""
+    """The text of the page; without `images` no picture of a patient is on it."""
     plans = [Plan.from_json(read_plan(run)) for run in runs]
     task = make_task(plans[0].experiment.task, list(plans[0].labels))
     told = all((run / FILE).exists() for run in runs)

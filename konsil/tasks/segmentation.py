@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, from_numpy
 
 from konsil.tasks import Task, TaskSettings, task
+from konsil.tasks.surfaces import surface_scores
 
 NEVER_ZERO = 1e-5  # an empty mask that is predicted empty costs nothing
 
@@ -64,8 +65,6 @@ class Segmentation(Task):
 
     def detailed(self, logits: Tensor, y: Tensor) -> dict[str, Tensor]:
         """`hd95` and `surface_dice`, in pixels; and what a volume's Dice is put together from."""
-        from konsil.tasks.surfaces import surface_scores  # scipy's half second
-
         drawn, wanted = (logits > 0).cpu(), y.bool().cpu()
         distances, surfaces = surface_scores(drawn.numpy(), wanted.numpy())
         found = self._named("hd95", from_numpy(distances))

@@ -8,7 +8,6 @@ from math import hypot
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import binary_erosion, distance_transform_edt
 
 TOLERANCE = 1.0  # pixels: outlines that are no further apart are the same to surface Dice
 PERCENTILE = 95
@@ -31,6 +30,8 @@ def _scores(drawn: Masks, wanted: Masks) -> tuple[float, float]:
     if not drawn.any() or not wanted.any():
         both = drawn.any() == wanted.any()
         return (0.0, 1.0) if both else (hypot(*drawn.shape), 0.0)
+    from scipy.ndimage import distance_transform_edt  # here: training does without
+
     box = _box(drawn | wanted)  # all outlines are in it, and most of an image is not
     outlines = _outline(drawn[box]), _outline(wanted[box])
     ways = [distance_transform_edt(~to)[of] for of, to in (outlines, outlines[::-1])]
@@ -48,4 +49,6 @@ def _box(mask: Masks) -> tuple[slice, slice]:
 
 def _outline(mask: Masks) -> Masks:
     """The pixels of a mask that have a neighbour outside it; the image's edge is outside."""
+    from scipy.ndimage import binary_erosion
+
     return mask & ~binary_erosion(mask)

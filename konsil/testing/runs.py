@@ -114,7 +114,7 @@ def what_remains(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name not in may_differ and path.suffix != ".png"
+        if path.is_file() and path.name not in may_differ and path.suffix not in (".png", ".svg")
     }
 
 

@@ -76,6 +76,8 @@ def serving(model: Path, *options: object, **environment: str) -> Iterator[Serve
         stderr=subprocess.STDOUT,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | environment,
+        # as from a terminal: what a shell starts in the background would not hear of Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         assert process.stdout is not None
