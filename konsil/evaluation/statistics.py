@@ -22,6 +22,7 @@ from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
 from konsil.randomness import derive
 
 DRAWS = 2000
+FLIPS, AT_ONCE = 10_000, 500  # of signs
 ENDS = (2.5, 97.5)  # percentiles
 LEVEL = 0.05  # of tests, after Holm's correction
 FEWEST = 2  # patients: one has no interval
@@ -50,11 +51,11 @@ class Images:
         aucs = [[_auc(one, self.ill, times) for one in seeds] for seeds in self.values]
         return np.stack([np.mean(of_seeds, axis=0) for of_seeds in aucs], axis=1)
 
-    def gains(self, place: int, reference: int) -> Array:
-        """What each patient gains in the mean with one candidate over another, [patients]."""
+    def contributions(self, place: int, reference: int) -> Array:
+        """What each patient adds to the difference of two candidates' means, [patients]."""
         _, own = np.unique(self.patients, return_inverse=True)
         gained = self._means[place] - self._means[reference]
-        return np.bincount(own, gained) / np.bincount(own)
+        return np.bincount(own, gained) / len(own)
 
     @cached_property
     def _means(self) -> Array:
@@ -97,8 +98,9 @@ class Difference(NamedTuple):
     """A candidate minus the reference, on the same images."""
 
     estimate: Estimate
-    p: float  # of a mean by Wilcoxon's signed ranks of patients, else by the draws
+    p: float  # whether the metrics differ: of a mean by flipped signs, of an AUC by the draws
     corrected: float  # by Holm, for all candidates of the column
+    ranks: float  # whether most patients gain, by Wilcoxon's signed ranks and Holm; nan: an AUC
 
     @property
     def found(self) -> bool:
@@ -135,8 +137,9 @@ class Compared:
         draws = draws - draws[:, [reference]]
         found = self._with_ends(values - values[reference], draws, column)
         others = [place for place in range(len(values)) if place != reference]
-        p = [self._p(column, place, reference, draws[:, place]) for place in others]
-        tests = dict(zip(others, zip(p, holm(p), strict=True), strict=True))
+        tested = [self._tests(column, place, reference, draws[:, place]) for place in others]
+        p, ranks = [list(own) for own in zip(*tested, strict=True)] or [[], []]
+        tests = dict(zip(others, zip(p, holm(p), holm(ranks), strict=True), strict=True))
         return [
             Difference(estimate, *tests[place]) if place in tests else None
             for place, estimate in enumerate(found)
@@ -174,12 +177,16 @@ class Compared:
             ends = np.nanpercentile(draws, ENDS, axis=0) * (np.nan if one else 1)
         return [Estimate(*map(float, row)) for row in zip(values, *ends, strict=True)]
 
-    def _p(self, column: str, place: int, reference: int, draws: Array) -> float:
-        own = self.sites.get(column, self._all)
-        if own.is_mean:
-            return signed_rank(own.gains(place, reference))
+    def _tests(self, column: str, place: int, reference: int, draws: Array) -> tuple[float, float]:
+        """Both p before any correction."""
+        parts = [self.sites[column]] if column in self.sites else [self._all]
+        if column == CLIENT_AVERAGE:  # every site counts alike, however few its patients
+            parts = list(self.sites.values())
+        if parts[0].is_mean:
+            added = np.concatenate([own.contributions(place, reference) for own in parts])
+            return flipped(added), signed_rank(added)
         beyond = min((draws <= 0).sum(), (draws >= 0).sum())
-        return min(1.0, 2 * (float(beyond) + 1) / (len(draws) + 1))
+        return min(1.0, 2 * (float(beyond) + 1) / (len(draws) + 1)), np.nan
 
 
 def _drawn(site: str, images: Images) -> Array:
@@ -197,6 +204,20 @@ def _nanmean(of_sites: Sequence[Array]) -> Array:
     return np.where(there, stacked, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
 
 
+def flipped(contributions: Array) -> float:
+    """Fisher and Pitman's p of a sum: how often it is as far from 0 if each part's sign is a coin.
+
+    That is what it would be if it were all the same which of two methods has answered a patient.
+    """
+    parts = contributions[np.abs(contributions) > NOTHING]
+    generator = np.random.Generator(np.random.PCG64(derive("signs", len(parts))))
+    as_far, reached = 0, abs(parts.sum()) - NOTHING
+    for _ in range(FLIPS // AT_ONCE):
+        signs = generator.integers(0, 2, (AT_ONCE, len(parts))) * 2 - 1
+        as_far += int((np.abs(signs @ parts) >= reached).sum())
+    return (as_far + 1) / (FLIPS + 1)
+
+
 def signed_rank(gains: Array) -> float:
     """Wilcoxon's p for gains around 0; 1 where nobody gains or loses anything."""
     from scipy.stats import wilcoxon
@@ -207,6 +228,8 @@ def signed_rank(gains: Array) -> float:
 
 def holm(p: Sequence[float]) -> list[float]:
     """Holm's correction: the k-th smallest of n times n - k + 1, and never below one before it."""
+    if any(np.isnan(p)):
+        return [np.nan] * len(p)
     corrected, largest = [0.0] * len(p), 0.0
     for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
         largest = max(largest, min(1.0, p[place] * (len(p) - rank)))

@@ -8,24 +8,24 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from rich.text import Text
 
 from konsil.evaluation.comparison import Comparison
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
 from konsil.evaluation.statistics import DRAWS, Difference, Estimate
 from konsil.report.series import ALONE, YARDSTICK, metric_name
+from konsil.report.show import NARROWEST_NUMBER
 
 MEANS = {CLIENT_AVERAGE: "client average", GLOBAL: "all images"}
 WORST, SPREAD = "worst site", "spread"
-WITH_INTERVALS = tuple(MEANS)  # more of them do not fit a terminal
 SAME = "no difference found"
 
 
 def print_comparison(
     console: Console, found: Comparison, metric: str, less: bool, against: str | None, column: str
 ) -> None:
-    """Both tables, and what must be known to read them. `less`: of this metric less is better."""
+    """All tables, and what must be known to read them. `less`: of this metric less is better."""
     console.print(scores_table(found, metric, less))
+    console.print(means_table(found, metric, less))
     reference = found.place(against) if against else reference_of(found)
     if len(found.candidates) > 1:
         console.print(differences_table(found, metric, less, reference, column))
@@ -43,19 +43,39 @@ def reference_of(found: Comparison) -> int:
 
 
 def scores_table(found: Comparison, metric: str, less: bool) -> Table:
-    """A line a candidate, a column a site; means with intervals, the worst site, the spread."""
-    compared, name = found.compared, metric_name(metric)
-    direction = ", less is better" if less else ""
-    table = _table(f"{name} of test images{direction}", "method")
+    """A line a candidate, a column a site; with six sites it fits into 80 columns."""
+    compared, words = found.compared, ", less is better" if less else ""
+    table = _table(f"{metric_name(metric)} of test images{words}", "method")
     numbers = {column: compared.estimates(column) for column in compared.columns}
-    numbers |= {} if less else {WORST: compared.worst()}
-    numbers |= {SPREAD: compared.spread()}
     for column in numbers:
-        table.add_column(escape(MEANS.get(column, column)), justify="right", overflow="fold")
+        title = escape(MEANS.get(column, column))  # long names are folded, numbers never
+        table.add_column(title, justify="right", overflow="fold", min_width=NARROWEST_NUMBER)
     for place, one in enumerate(found.candidates):
-        cells = (_cell(of[place], c in WITH_INTERVALS) for c, of in numbers.items())
-        table.add_row(escape(one.name), *cells)
+        table.add_row(escape(one.name), *(_number(of[place].value) for of in numbers.values()))
     return table
+
+
+def means_table(found: Comparison, metric: str, less: bool) -> Table:
+    """A line a candidate: both means with their intervals, who is served worst, the spread."""
+    compared = found.compared
+    table = _table(f"{metric_name(metric)}: means with 95 % intervals", "method")
+    for title in (*MEANS.values(), WORST, SPREAD):
+        table.add_column(title, justify="right", overflow="fold")
+    numbers = [*(compared.estimates(column) for column in MEANS), compared.spread()]
+    for place, one in enumerate(found.candidates):
+        average, every, spread = (of[place] for of in numbers)
+        site, score = worst_site(found, place, less)
+        cells = (_with_interval(average), _with_interval(every), f"{_number(score)} {escape(site)}")
+        table.add_row(escape(one.name), *cells, _number(spread.value))
+    return table
+
+
+def worst_site(found: Comparison, place: int, less: bool = False) -> tuple[str, float]:
+    """The hospital that a candidate serves worst, and its score."""
+    scores = {site: found.compared.estimates(site)[place].value for site in found.compared.sites}
+    known = {site: score for site, score in scores.items() if not isnan(score)}
+    site = (max if less else min)(known, key=known.__getitem__)
+    return site, known[site]
 
 
 def differences_table(
@@ -64,7 +84,7 @@ def differences_table(
     """Everybody minus the reference on the same images, and what a test says of it."""
     than = found.candidates[reference].name
     table = _table(f"{metric_name(metric)} minus that of {than}: {MEANS.get(column, column)}", "")
-    for title in ("difference", "95 % interval", "p (Holm)"):
+    for title in ("by", "95 % interval", "p", "Wilcoxon"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=False)
     for one, difference in zip(
@@ -92,8 +112,12 @@ def notes(found: Comparison, column: str) -> Iterator[str]:
         f"intervals: 95 %, bootstrap over {who}, {DRAWS} draws; they say nothing of other seeds."
     )
     own = found.compared.sites.get(column, next(iter(found.compared.sites.values())))
-    test = "Wilcoxon's signed ranks of patients" if own.is_mean else "the share of draws beyond 0"
-    yield f"p: {test}, corrected by Holm for all lines of the table; below .05 it is a difference."
+    test = "flipped signs of what patients add to it" if own.is_mean else "draws beyond 0"
+    yield (
+        f"p: whether the difference could be luck, by {test}; Wilcoxon: whether most patients "
+        "gain (or lose), however little. Both are corrected by Holm for all lines of the table; "
+        "a p below .05 is a difference."
+    )
     if any(one.role == YARDSTICK for one in found.candidates):
         yield f"{YARDSTICK} pools the images, which hospitals cannot do."
 
@@ -112,7 +136,7 @@ def as_json(found: Comparison, against: str | None) -> str:
             "seeds": list(found.seeds[one]),
             "scores": {column: _plain(of[place]) for column, of in numbers.items()},
             "gains": {
-                column: _plain(gain.estimate) | {"p": gain.p, "holm": gain.corrected}
+                column: _plain(gain.estimate) | _tests(gain)
                 for column, of in gains.items()
                 if (gain := of[place]) is not None
             },
@@ -122,6 +146,11 @@ def as_json(found: Comparison, against: str | None) -> str:
     facts = {"images": found.images, "patients": found.patients or None}
     against = found.candidates[reference].name
     return json.dumps(facts | {"against": against, "compared": lines}, indent=1)
+
+
+def _tests(gain: Difference) -> dict[str, float | None]:
+    ranks = None if isnan(gain.ranks) else gain.ranks
+    return {"p": gain.p, "holm": gain.corrected, "wilcoxon_holm": ranks}
 
 
 def _plain(estimate: Estimate) -> dict[str, float | None]:
@@ -135,19 +164,22 @@ def _table(title: str, first: str) -> Table:
     return table
 
 
-def _cell(estimate: Estimate, interval: bool) -> Text:
-    if isnan(estimate.value):
-        return Text("–")
-    if not interval or not _has_ends(estimate):
-        return Text(f"{estimate.value:.3f}")
+def _number(value: float) -> str:
+    return "–" if isnan(value) else f"{value:.3f}"
+
+
+def _with_interval(estimate: Estimate) -> str:
+    if not _has_ends(estimate):
+        return _number(estimate.value)
     ends = (f"{end:.3f}".removeprefix("0") for end in (estimate.low, estimate.high))
-    return Text(f"{estimate.value:.3f}\n{'–'.join(ends)}")
+    return f"{estimate.value:.3f} ({'–'.join(ends)})"
 
 
 def _of(difference: Difference) -> Sequence[str]:
     value, low, high = difference.estimate
     ends = f"{low:+.3f} to {high:+.3f}" if _has_ends(difference.estimate) else ""
-    return f"{value:+.3f}", ends, f"{difference.corrected:.2g}"
+    tests = ("" if isnan(p) else f"{p:.2g}" for p in (difference.corrected, difference.ranks))
+    return f"{value:+.3f}", ends, *tests
 
 
 def _has_ends(estimate: Estimate) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from konsil.evaluation.comparison import Comparison
 from konsil.evaluation.results import GLOBAL
 from konsil.evaluation.statistics import LEVEL, Estimate, holm
+from konsil.report.compare import worst_site
 from konsil.report.series import ALONE, YARDSTICK
 
 ROLES = ("super", "personal", GLOBAL)  # whose answer a hospital that joins gets, the best first
@@ -115,12 +116,5 @@ def answer(found: Comparison) -> Answer | None:
     gains = [
         Gain(site, one.estimate, p) for (site, one), p in zip(known.items(), corrected, strict=True)
     ]
-    worst = _worst(found, place), _worst(found, reference)
+    worst = worst_site(found, place), worst_site(found, reference)
     return Answer(shown[joined], shown[base], gains, *worst)
-
-
-def _worst(found: Comparison, place: int) -> tuple[str, float]:
-    scores = {site: found.compared.estimates(site)[place].value for site in found.compared.sites}
-    known = {site: score for site, score in scores.items() if score == score}
-    site = min(known, key=known.__getitem__)
-    return site, known[site]

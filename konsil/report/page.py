@@ -24,7 +24,13 @@ from konsil.evaluation.scores import FILE
 from konsil.evaluation.statistics import Estimate
 from konsil.federation.plan import Plan
 from konsil.federation.runner import read_plan
-from konsil.report.compare import differences_table, notes, reference_of, scores_table
+from konsil.report.compare import (
+    differences_table,
+    means_table,
+    notes,
+    reference_of,
+    scores_table,
+)
 from konsil.report.gains import Shown, answer, shown_in
 from konsil.report.plan import sites_table, traffic_table
 from konsil.report.series import metric_name
@@ -182,6 +188,7 @@ def _tables(
     """Each with the lines below it."""
     if found is not None:
         yield plain(scores_table(found, task.main_metric, False)), []
+        yield plain(means_table(found, task.main_metric, False)), []
         if len(found.candidates) > 1:
             reference = reference_of(found)
             gains = differences_table(found, task.main_metric, False, reference, CLIENT_AVERAGE)

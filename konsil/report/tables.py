@@ -95,7 +95,7 @@ def _in_lines(table: Plain, form: Callable[[str], str], bold: str) -> Iterator[l
 def _in_a_line(cell: str) -> str:
     """An interval below its number stands in brackets behind it."""
     first, *more = cell.splitlines() or [""]
-    return f"{first} ({' '.join(more)})" if more else first
+    return f"{first} ({''.join(more)})" if more else first
 
 
 def _for_latex(cell: str) -> str:

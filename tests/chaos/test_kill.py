@@ -19,6 +19,8 @@ import yaml
 from federations import copy_sites
 
 from konsil import testing as toy
+from konsil.data import open_federation
+from konsil.federation.runner import Run
 
 COMMAND = [sys.executable, "-c", "from konsil.cli import main; main()", "run"]
 FIVE = ["centralized", "local", "fedavg", "fedsm", {"name": "fedsoup", "start": 0.4}]
@@ -52,7 +54,11 @@ def undisturbed(trio, tmp_path_factory):
     @lru_cache
     def of(rounds: int) -> dict[str, bytes]:
         folder = tmp_path_factory.mktemp("calm")
-        toy.whole_run(toy.plan_of(trio, **experiment(rounds)), folder)
+        plan = toy.plan_of(trio, **experiment(rounds))
+        federation = open_federation(plan.experiment.federation, plan.experiment.task)
+        run = Run(plan, folder)
+        run.prepare(False, federation.write_splits)  # scores.parquet has its patients
+        run.go()
         return toy.what_remains(folder)
 
     return of

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import wilcoxon
+from scipy.stats import permutation_test, wilcoxon
 from sklearn.metrics import roc_auc_score
 
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
@@ -17,6 +17,7 @@ from konsil.evaluation.statistics import (
     Images,
     _auc,
     _drawn,
+    flipped,
     holm,
     signed_rank,
 )
@@ -81,18 +82,31 @@ def test_differences_by_hand():
     assert turned.p == both.p
 
 
-def test_gains_are_those_of_patients():
+def test_what_patients_add_to_a_difference():
     pooled = Images.pooled(list(THREE.sites.values()))
     assert len(np.unique(pooled.patients)) == 5  # patient 0 of one site is not that of another
-    assert pooled.gains(1, 0) == pytest.approx([0.3, 0.0, 0.2, 0.0, -0.1])
-    assert THREE.differences(GLOBAL, 0)[1].p == pytest.approx(wilcoxon([0.3, 0.2, -0.1]).pvalue)
+    added = pooled.contributions(1, 0)
+    assert added == pytest.approx(np.array([0.6, 0.0, 0.2, 0.0, -0.1]) / 6)
+    assert added.sum() == pytest.approx(THREE.differences(GLOBAL, 0)[1].estimate.value)
+    # where sites count alike, the one patient of c weighs as much as a whole site
+    by_site = [own.contributions(1, 0) for own in THREE.sites.values()]
+    assert [list(one) for one in by_site] == [
+        pytest.approx([0.2, 0.0]),
+        pytest.approx([0.1, 0.0]),
+        pytest.approx([-0.1]),
+    ]
+    mean = THREE.differences(CLIENT_AVERAGE, 0)[1]
+    assert sum(one.sum() for one in by_site) / 3 == pytest.approx(mean.estimate.value)
+    assert mean.ranks == pytest.approx(wilcoxon([0.2, 0.1, -0.1]).pvalue)
+    # of 8 ways to flip three signs 6 lead as far from 0 as .2 + .1 - .1, but for rounding
+    assert mean.p == pytest.approx(6 / 8, abs=0.02)
 
 
 def test_equals_are_no_different():
     same = Compared({"a": site([0, 1, 2], [[0.1, 0.5, 0.7]], [[0.1, 0.5, 0.7]])})
     found = same.differences("a", 0)[1]
     assert found.estimate == (0.0, 0.0, 0.0)
-    assert (found.p, found.corrected, found.found) == (1.0, 1.0, False)
+    assert (found.p, found.corrected, found.ranks, found.found) == (1.0, 1.0, 1.0, False)
 
 
 def test_a_gain_of_everybody_is_found():
@@ -133,6 +147,23 @@ def test_holm_is_between_the_test_and_bonferroni(p):
     for single, value in zip(p, corrected, strict=True):
         assert single <= value <= 1
         assert value <= max(min(1, len(p) * one) for one in p if one <= single)
+
+
+def test_flipped_signs_by_hand():
+    """1 + 2 + 4 + 8: of sixteen ways two, all plus and all minus, lead as far as 15."""
+    assert flipped(np.array([1.0, 2, 4, 8])) == pytest.approx(2 / 16, abs=0.01)
+    assert flipped(np.array([1.0, 2, 4, -8])) == pytest.approx(1.0, abs=0.01)  # 1: nothing is less
+    assert flipped(np.array([1.0, 1, 1e-17])) == pytest.approx(0.5, abs=0.02)
+    assert flipped(np.zeros(3)) == 1.0
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_flipped_signs_are_scipys_permutations(seed):
+    added = np.random.default_rng(seed).normal(0.3, 1, 9)
+    # of one sample its "pairings" flip signs; 512 of them are all there are
+    exact = permutation_test((added,), np.sum, permutation_type="samples", n_resamples=np.inf)
+    assert flipped(added) == pytest.approx(exact.pvalue, abs=0.03)
 
 
 def test_wilcoxon_is_scipys_and_leaves_out_rounding():
@@ -183,6 +214,7 @@ def test_the_p_of_an_auc_is_the_share_of_draws_beyond_nothing():
     found = compared.differences("a", 0)[1]
     assert found.estimate.value > 0.3
     assert found.p == pytest.approx(2 / (DRAWS + 1))  # no draw is beyond
+    assert math.isnan(found.ranks)
     assert found.found
 
 
@@ -192,23 +224,17 @@ def test_the_p_of_an_auc_is_the_share_of_draws_beyond_nothing():
 def test_of_methods_that_are_alike_one_in_twenty_is_called_different():
     """500 federations of three sites whose second method differs by luck alone."""
     rng = np.random.default_rng(7)
-    called = 0
+    called = np.zeros(2)  # by either test
     for _ in range(500):
-        gains = [
-            (np.repeat(np.arange(n), 3), np.repeat(rng.normal(0, 0.05, n), 3)) for n in (9, 14, 22)
-        ]
-        p = signed_rank(
-            Images.pooled(
-                [
-                    Images(
-                        own, [np.zeros((1, len(own))), gain[None] + rng.normal(0, 0.02, len(own))]
-                    )
-                    for own, gain in gains
-                ]
-            ).gains(1, 0)
-        )
-        called += p < LEVEL
-    assert 0.03 <= called / 500 <= 0.07
+        sites = {}
+        for n in (9, 14, 22):
+            gain = np.repeat(rng.normal(0, 0.05, n), 3) + rng.normal(0, 0.02, 3 * n)
+            values = [np.zeros((1, 3 * n)), gain[None]]
+            sites[f"of {n}"] = Images(np.repeat(np.arange(n), 3), values)
+        p = Compared(sites)._tests(CLIENT_AVERAGE, 1, 0, np.empty(0))
+        called += np.array(p) < LEVEL
+    assert (called >= 0.03 * 500).all()
+    assert (called <= 0.07 * 500).all()
 
 
 def test_an_interval_holds_what_is_true_in_about_95_of_100():
