@@ -4,12 +4,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from konsil.evaluation.comparison import Comparison
-from konsil.evaluation.results import GLOBAL
+from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
 from konsil.evaluation.statistics import LEVEL, Estimate, holm
 from konsil.report.compare import worst_site
 from konsil.report.series import ALONE, YARDSTICK
 
-ROLES = ("super", "personal", GLOBAL)  # whose answer a hospital that joins gets, the best first
+# Whose answer a hospital that joins gets, the best first, and how that is called.
+ROLES = {
+    "super": "the super model ({})",
+    "personal": "the hospitals' own models ({})",
+    GLOBAL: "one model for all ({})",
+}
 POINTS = 100  # of a score
 
 
@@ -53,6 +58,7 @@ class Answer:
     joined: Shown
     base: Shown
     gains: Sequence[Gain]
+    mean: Gain  # of the mean of the hospitals
     worst: tuple[str, float]  # the hospital that whoever joins serves worst, and its score
     worst_before: tuple[str, float]
 
@@ -66,14 +72,17 @@ class Answer:
         """Hospitals that are served worse."""
         return [gain for gain in self.gains if gain.found and gain.estimate.value < 0]
 
+    @property
+    def headline(self) -> str:
+        """What follows the number of those who are served better."""
+        return f"hospitals are served better by {self.joined.words} than by {self.base.words}"
+
     def sentences(self) -> Iterator[str]:
-        """The answer, the one for all first."""
+        """What else there is to say, for all hospitals together."""
         undecided = len(self.gains) - len(self.better) - len(self.worse)
-        said = [f"{len(self.better)} of {len(self.gains)} hospitals are served better by"]
-        said += [f"{self.joined.words} than by {self.base.words}"]
-        rest = [f"{len(self.worse)} worse"] if self.worse else ["none is served worse"]
-        rest += [f"at {undecided} no difference was found"] if undecided else []
-        yield f"{' '.join(said)}; {', '.join(rest)}."
+        said = [f"{len(self.worse)} served worse" if self.worse else "None is served worse"]
+        said += [f"at {undecided} no difference was found"] if undecided else []
+        yield f"{'; '.join(said)}. {self.mean.words[0].upper()}{self.mean.words[1:]}."
         yield (
             f"Served worst: {self.worst[0]} ({self.worst[1]:.3f}) by {self.joined.words}, "
             f"{self.worst_before[0]} ({self.worst_before[1]:.3f}) by {self.base.words}."
@@ -89,12 +98,13 @@ def shown_in(found: Comparison) -> list[Shown]:
     for_all = for_all or next(iter(everybody), None)
     joined = next((one for role in ROLES for one in places if one.role == role), None)
     pooled = next((one for one in places if one.role == YARDSTICK), None)
-    named = [(alone, "training alone"), (for_all, "one model for all ({})")]
-    named += [(joined, "{}"), (pooled, "pooled images, which hospitals cannot do")]
+    named = [(alone, "training alone"), (for_all, ROLES[GLOBAL])]
+    named += [(joined, ROLES[joined.role])] if joined else []
+    named += [(pooled, "pooled images, which hospitals cannot do")]
     chosen = [(one, words) for one, words in named if one is not None]
     unique = dict(reversed(chosen))  # of one who is two of them the first name
     return [
-        Shown(unique[one].format(one.name), one.method, places[one])
+        Shown(unique[one].format(one.method), one.method, places[one])
         for one in dict.fromkeys(one for one, _ in chosen)
     ]
 
@@ -116,5 +126,8 @@ def answer(found: Comparison) -> Answer | None:
     gains = [
         Gain(site, one.estimate, p) for (site, one), p in zip(known.items(), corrected, strict=True)
     ]
+    average = found.compared.differences(CLIENT_AVERAGE, reference)[place]
+    assert average is not None  # only of the reference itself there is none
+    mean = Gain("the mean of the hospitals", average.estimate, average.p)
     worst = worst_site(found, place), worst_site(found, reference)
-    return Answer(shown[joined], shown[base], gains, *worst)
+    return Answer(shown[joined], shown[base], gains, mean, *worst)

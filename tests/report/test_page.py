@@ -47,14 +47,14 @@ THREE = comparison(
 def test_who_is_shown_and_by_which_name():
     assert [(one.words, one.place) for one in shown_in(THREE)] == [
         ("training alone", 0),
-        ("one model for all (fedavg global)", 1),
-        ("fedsm super", 2),
+        ("one model for all (fedavg)", 1),
+        ("the super model (fedsm)", 2),
         ("pooled images, which hospitals cannot do", 3),
     ]
     alone = comparison([LOCAL, FEDAVG], a=site(0.6, 0.1), b=site(0.6, 0.1))
     assert [one.words for one in shown_in(alone)] == [
         "training alone",
-        "one model for all (fedavg global)",  # which is what who joins gets
+        "one model for all (fedavg)",  # which is what who joins gets
     ]
 
 
@@ -63,12 +63,17 @@ def test_the_answer_by_hand():
     assert [gain.site for gain in found.better] == ["a"]
     assert [gain.site for gain in found.worse] == ["c"]
     assert [gain.estimate.value for gain in found.gains] == pytest.approx([0.05, 0.0, -0.03])
-    first, second = found.sentences()
-    assert first == (
-        "1 of 3 hospitals are served better by fedsm super than by training alone; 1 worse, at 1 "
-        "no difference was found."
+    assert found.headline == (
+        "hospitals are served better by the super model (fedsm) than by training alone"
     )
-    assert second == "Served worst: a (0.650) by fedsm super, a (0.600) by training alone."
+    first, second = found.sentences()
+    assert first.startswith(
+        "1 served worse; at 1 no difference was found. The mean of the hospitals"
+    )
+    assert found.mean.estimate.value == pytest.approx(0.02 / 3)
+    assert second == (
+        "Served worst: a (0.650) by the super model (fedsm), a (0.600) by training alone."
+    )
     words = [gain.words for gain in found.gains]
     assert words[0].startswith("a gains 5.0 points (95 %: +4.")
     assert words[1].startswith("b: no difference found, ")
@@ -77,10 +82,8 @@ def test_the_answer_by_hand():
 
 def test_without_training_alone_the_one_model_for_all_is_held_against():
     found = answer(comparison([FEDAVG, SUPER], a=site(0.6, 0.05), b=site(0.7, 0.05)))
-    assert (found.base.words, found.joined.words) == (
-        "one model for all (fedavg global)",
-        SUPER.name,
-    )
+    assert found.base.words == "one model for all (fedavg)"
+    assert found.joined.words == "the super model (fedsm)"
     assert len(found.better) == 2
 
 
@@ -164,7 +167,7 @@ def test_the_page_needs_nothing_from_outside(written):
 def test_the_page_says_what_the_run_has(written, finished):  # noqa: F811
     text = written.read_text(encoding="utf-8")
     for words in (
-        "0 of 2", "training alone", "one model for all (fedavg global)", "fedsm super",
+        "0 of 2", "training alone", "one model for all (fedavg)", "the super model (fedsm)",
         "no difference found", "5 test images", "Time on the clock", "fedsm/seed1", "rounds: 2",
         "surface Dice", "bootstrap over 5 patients", "This page shows images of patients",
     ):  # fmt: skip
