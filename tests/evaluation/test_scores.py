@@ -97,9 +97,9 @@ def test_patients_are_numbers_in_the_order_of_the_test_images(tmp_path):
         tmp_path / "splits.csv",
         "site,image,label,patient,split\n"
         "north,a.png,,maria,test\nnorth,b.png,,josef,test\nnorth,c.png,,maria,test\n"
-        "north,d.png,,anna,train\nsouth,a.png,,maria,test\n",
+        "north,d.png,,anna,train\nsouth,a.png,,paul,test\nsouth,b.png,,maria,test\n",
     )
-    assert patients_in(tmp_path / "splits.csv") == {"north": [0, 1, 0], "south": [0]}
+    assert patients_in(tmp_path / "splits.csv") == {"north": [0, 1, 0], "south": [0, 1]}
     assert patients_in(tmp_path / "other.csv") == {}
 
 

@@ -78,7 +78,7 @@ TESTS = {
     "evaluation/comparison.py": ("evaluation/test_scores.py", "cli/test_compare_command.py"),
     "tasks/surfaces.py": ("tasks/test_surfaces.py",),
     "tasks/classification.py": ("tasks/test_classification.py", "federation/test_examiner.py"),
-    "report/compare.py": ("cli/test_compare_command.py",),
+    "report/compare.py": ("report/test_page.py",),
     "export/konsil_onnx.py": ("export/test_konsil_onnx.py",),
     "export/graphs.py": ("export/test_graphs.py", "export/test_writing.py"),
     "export/onnx_pipeline.py": ("export/test_writing.py",),
