@@ -47,12 +47,14 @@ def in_process(experiment: Experiment, folder: Path) -> Path:
 
 def weights_at_the_server(folder: Path) -> dict[str, bytes]:
     """Every weights' file of a run but the sites' own, which stay at their hospitals."""
-    own = set()
+    own, named = set(), dict[Path, str]()
     for told in folder.rglob("model/model.json"):  # of a method without a selector
         files = json.loads(told.read_text(encoding="utf-8"))["files"]
         own |= {told.parent / files[name]["file"] for name in files if name != GLOBAL}
+        # a file's number is its place among all models, and the sites' own are not everywhere
+        named |= {told.parent / files[name]["file"]: name for name in files}
     return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
+        (path.parent / named.get(path, path.name)).relative_to(folder).as_posix(): path.read_bytes()
         for path in sorted(folder.rglob("*.safetensors"))
         if path not in own and not {"sites", ".deploy"} & set(path.relative_to(folder).parts)
     }
@@ -66,8 +68,9 @@ def what_counts(folder: Path) -> dict[str, bytes]:
 def same_files(got: Path, expected: Path) -> None:
     ours, theirs = what_counts(got), what_counts(expected)
     assert any(name.endswith(".safetensors") for name in theirs)
-    assert ours.keys() == theirs.keys()
-    assert [name for name in ours if ours[name] != theirs[name]] == []
+    assert ours.keys() == theirs.keys(), sorted(ours.keys() ^ theirs.keys())
+    different = [name for name in ours if ours[name] != theirs[name]]
+    assert different == [], different
 
 
 def contents(folder: Path) -> Iterator[tuple[str, bytes]]:
