@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from konsil.cli import compare, data, deploy, experiments, export, predict, serve
+from konsil.cli import analyze, compare, data, deploy, experiments, export, predict, serve
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import KonsilError
 from konsil.version import __version__
@@ -30,6 +30,7 @@ app.command()(export.export)
 app.command()(serve.serve)
 app.command()(experiments.methods)
 app.command()(experiments.show)
+app.add_typer(analyze.app, name="analyze")
 app.add_typer(data.app, name="data")
 app.add_typer(deploy.deploy_app, name="deploy")
 app.add_typer(deploy.server_app, name="server")
