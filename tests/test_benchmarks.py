@@ -163,6 +163,6 @@ def test_recipes_are_chosen_without_test_scores(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_every_benchmark_runs(tmp_path: Path) -> None:
     outcomes = measure(tmp_path)
-    assert len(outcomes) == 13
+    assert len(outcomes) == 15
     measured = {figure["what"].split(":")[0] for figure in outcomes["methods"]["figures"]}
     assert measured == set(METHODS.all())

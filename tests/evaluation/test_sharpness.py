@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 from konsil.data import Images
 from konsil.evaluation.sharpness import sharpness, top_eigenvalue
 from konsil.networks import NetworkSpec, build_network
+from konsil.randomness import generator
 from konsil.tasks.classification import Classification
 from konsil.tasks.segmentation import Segmentation
 from konsil.weights import BoundNetwork
@@ -49,9 +50,9 @@ class Tiny(nn.Module):
 
 
 def images_of(n: int) -> Images:
-    generator = torch.Generator().manual_seed(0)
-    pictures = torch.randint(0, 256, (n, 2, 1, 1), generator=generator, dtype=torch.uint8)
-    return Images(pictures, torch.randint(0, 2, (n,), generator=generator))
+    drawn = torch.Generator().manual_seed(0)
+    pictures = torch.randint(0, 256, (n, 2, 1, 1), generator=drawn, dtype=torch.uint8)
+    return Images(pictures, torch.randint(0, 2, (n,), generator=drawn))
 
 
 def exact(net: nn.Module, images: Images, index: torch.Tensor) -> float:
@@ -87,13 +88,25 @@ def test_it_is_the_exact_one_of_a_small_network(batch_size):
         assert found.batches == pytest.approx(found.whole.value, rel=1e-3)
 
 
+def test_of_single_batches_it_is_the_median():
+    torch.manual_seed(1)
+    bound, images = BoundNetwork(Tiny()), images_of(9)
+    for p in bound.net.parameters():
+        p.data.mul_(2)
+    found = sharpness(bound, bound.weights(), TASK, images, batch_size=3, most_batches=3)
+    parts = torch.randperm(9, generator=generator(0, "sharpness", 9)).split(3)
+    low, middle, high = sorted(exact(bound.net, images, part) for part in parts)
+    assert found.batches == pytest.approx(middle, rel=0.02)
+    assert abs((low + middle + high) / 3 - middle) > 0.1 * middle  # the mean is another
+
+
 def test_a_real_network_has_one_too():
     """The U-Net's layers, written out for speed, can be differentiated twice."""
     spec = NetworkSpec("unet", 1, 1, 32, width=2)
     torch.manual_seed(0)
     bound = BoundNetwork(build_network(spec))
-    generator = torch.Generator().manual_seed(0)
-    pictures = torch.randint(0, 256, (4, 1, 32, 32), generator=generator, dtype=torch.uint8)
+    drawn = torch.Generator().manual_seed(0)
+    pictures = torch.randint(0, 256, (4, 1, 32, 32), generator=drawn, dtype=torch.uint8)
     masks = (pictures > 128).to(torch.uint8)
     before = bound.weights()
     found = sharpness(bound, before, Segmentation(["disc"]), Images(pictures, masks), 2, 2)
