@@ -41,7 +41,7 @@ def asked_table(method: str, by_site: Mapping[str, Sequence[Asked]], metric: str
     table.title_justify, table.header_style = "left", "bold"
     table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
     table.add_column("left out", no_wrap=True)
-    table.add_column("asked")
+    table.add_column("asked", overflow="fold")
     for title in ("like no site", f"{name}", "global model", "gamma", "of the oracle"):
         table.add_column(title, justify="right")
     for site, seeds in by_site.items():
@@ -90,8 +90,8 @@ def draw_gamma(method: str, by_site: Mapping[str, Sequence[Asked]], metric: str)
         axes.plot(1.03, rule, "_", color=colour, markersize=12, markeredgewidth=2.5)
     axes.axvline(1.0, color=FAINT, linewidth=0.8)
     axes.set_xlabel(
-        "gamma of Algorithm 2: 0 always asks a specialist, 1 the global model; "
-        "ring: the oracle's; right: the rule that validation images chose"
+        "gamma of Algorithm 2: 0 always asks a specialist, 1 the global model\n"
+        "ring: the oracle's gamma; dash on the right: the rule that validation images chose"
     )
     axes.set_title(f"{method}: {metric_name(metric)} at a hospital that took no part")
     axes.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), title="left out, gamma = 1")
