@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from konsil.evaluation.scores import FILE, read_scores
 from konsil.evaluation.statistics import Array, Compared, Images
 
 AUC = "auc"  # ranks all images by `score`, with the class `target`
+VOLUME = "volume_dice"  # of each patient, put together from the slices' `overlap` and `area`
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ def _rows(folder: Path, metric: str, structure: str | None) -> list[dict[str, An
             "policy lets single images' scores out"
         )
     table = read_scores(path)
+    if metric == VOLUME and {"overlap", "area"} <= set(table.column_names):
+        return _volumes(table.to_pylist(), structure, path)
     column, needed = ("score", "target") if metric == AUC else (metric, metric)
     if column not in table.column_names or needed not in table.column_names:
         raise RunError(f"{path}: no {metric}; there is {', '.join(_metrics(table.column_names))}")
@@ -84,13 +88,42 @@ def _rows(folder: Path, metric: str, structure: str | None) -> list[dict[str, An
     return [row | {"value": row[column]} for row in rows if row[column] is not None]
 
 
+def _volumes(
+    rows: Sequence[dict[str, Any]], structure: str | None, path: Path
+) -> list[dict[str, Any]]:
+    """A row a patient: 2 overlap / area of all of its slices, the mean over structures or of one.
+
+    A structure that neither mask has is found: 1.
+    """
+    names = ("method", "seed", "role", "site", "patient")
+    sums: dict[tuple[Any, ...], dict[str | None, list[float]]] = {}
+    for row in rows:
+        if row["area"] is None or structure not in (None, row["structure"]):
+            continue
+        if row["patient"] is None:
+            raise RunError(f"{path}: {VOLUME}: which slices are of one patient is not known here")
+        key = tuple(row[name] for name in names)
+        own = sums.setdefault(key, {}).setdefault(row["structure"], [0.0, 0.0])
+        own[0] += row["overlap"]
+        own[1] += row["area"]
+    numbers = Counter[tuple[Any, ...]]()  # of patients, as they come
+    found: list[dict[str, Any]] = []
+    for key, structures in sums.items():
+        of_each = [2 * both / area if area else 1.0 for both, area in structures.values()]
+        place = {"image": numbers[key[:-1]], "value": float(np.mean(of_each))}
+        found.append(dict(zip(names, key, strict=True)) | place)
+        numbers[key[:-1]] += 1
+    return found
+
+
 def _metrics(columns: Sequence[str]) -> list[str]:
     no_metric = ("method", "seed", "role", "site", "patient", "image", "structure", "asked")
     material = ("target", "score", "predicted", "confidence", "overlap", "area")
     of_models = ("like_", "score_of_", "selector_", "asked_", "unfamiliar")
     known = {*no_metric, *material}
     found = [name for name in columns if name not in known and not name.startswith(of_models)]
-    return [*found, *([AUC] if "score" in columns else [])]
+    further = {AUC: "score", VOLUME: "area"}
+    return [*found, *(metric for metric, needs in further.items() if needs in columns)]
 
 
 def _of_site(rows: Sequence[dict[str, Any]]) -> _Site:

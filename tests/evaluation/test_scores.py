@@ -185,6 +185,33 @@ def test_what_is_not_there_is_named(tmp_path):
         compare([folder], "dice", "cup")
 
 
+def test_a_patients_slices_are_one_volume(tmp_path):
+    """Patient 0: (2 + 6) of (8 + 8) pixels in disc, 0 of 0 in cup; patient 1 has one slice."""
+    columns = {
+        "dice": [0.0] * 3,
+        **{f"_overlap_{s}": v for s, v in {"disc": [2.0, 6, 1], "cup": [0.0, 0, 3]}.items()},
+        **{f"_area_{s}": v for s, v in {"disc": [8.0, 8, 8], "cup": [0.0, 0, 8]}.items()},
+    }
+    task = Segmentation(["disc", "cup"])
+    rows = list(scored({"north": columns}).rows(task, {"north": [0, 0, 1]}))
+    folder = files(tmp_path, rows)
+    found = compare([folder], "volume_dice")
+    assert (found.images, found.patients) == (2, 2)
+    of_disc, of_cup = [2 * 8 / 16, 2 * 1 / 8], [1.0, 2 * 3 / 8]
+    assert found.compared.sites["north"].values[0].tolist() == [
+        [pytest.approx((d + c) / 2) for d, c in zip(of_disc, of_cup, strict=True)]
+    ]
+    alone = compare([folder], "volume_dice", "disc").compared.sites["north"]
+    assert alone.values[0].tolist() == [of_disc]
+
+
+def test_without_patients_there_are_no_volumes(tmp_path):
+    columns = {"north": {"dice": [0.5], "_overlap": [1.0], "_area": [4.0]}}
+    folder = files(tmp_path, list(scored(columns).rows(Segmentation(["disc"]), {})))
+    with pytest.raises(RunError, match="which slices are of one patient is not known"):
+        compare([folder], "volume_dice")
+
+
 def test_auc_ranks_by_the_score(tmp_path):
     columns = {"accuracy": [1.0, 0, 1], "_target": [1.0, 1, 0], "_score": [2.0, -3, -2]}
     rows = scored({"north": columns}).rows(CLASSES, {"north": [0, 1, 2]})
