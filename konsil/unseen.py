@@ -24,8 +24,7 @@ from konsil.files import write_text
 
 if TYPE_CHECKING:
     from konsil.data import Federation
-    from konsil.federation.plan import Job, Plan
-    from konsil.supermodel import SuperModel
+    from konsil.federation.plan import Plan
 
 FEWEST = 2  # sites that are left to train
 OF_FOLD = "unseen.parquet"  # the scores of one fold's models at the site that it leaves out
@@ -125,6 +124,7 @@ def _rows(fold: Fold, plan: Plan, whole: Plan, federation: Federation) -> Iterat
     from konsil.data import test_images
     from konsil.evaluation.foreign import Roles, foreign_columns
     from konsil.federation.compute import prepare_process, settings_kept
+    from konsil.report.analysis import model_of
 
     images, patients = test_images(whole.data_folder, fold.site), _patients(federation, fold.site)
     with settings_kept():
@@ -132,20 +132,13 @@ def _rows(fold: Fold, plan: Plan, whole: Plan, federation: Federation) -> Iterat
         for job in plan.jobs:
             method = plan.method(job)
             roles = Roles(*(next(iter(r), "") for r in (method.shared_roles, method.private_roles)))
-            model, task = _model(fold.folder, job, plan), method.context.task
+            device, task = plan.experiment.compute.device, method.context.task
+            model = model_of(fold.folder, job, device)
             found = foreign_columns(model, images, task, fold.site, roles)
             for role, columns in found.items():
                 told = {fold.site: {name: list(values) for name, values in columns.items()}}
                 scored = Scored(job.method, job.seed, role, model.facts.sites, told)
                 yield from scored.rows(task, {fold.site: patients})
-
-
-def _model(folder: Path, job: Job, plan: Plan) -> SuperModel:
-    from konsil.supermodel import SuperModel
-
-    kinds = [folder / job.name / kind for kind in ("supermodel", "model")]
-    found = next(path for path in kinds if path.exists())
-    return SuperModel.load(found, plan.experiment.compute.device)
 
 
 def _patients(federation: Federation, site: str) -> list[int]:

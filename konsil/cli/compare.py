@@ -54,10 +54,10 @@ def compare(
     column = site or CLIENT_AVERAGE
     if column not in found.compared.columns:
         raise RunError(f"--site {site}: one of {', '.join(found.compared.columns)}")
+    less = metric in task.lower_is_better
     if json_:
-        say(as_json(found, against))
+        say(as_json(found, against, less))
     else:
-        less = metric in task.lower_is_better
         print_comparison(console, found, metric, less, against, column)
 
 

@@ -40,7 +40,7 @@ def foreign_columns(
     if model.facts.selector:
         routed = routed_columns(model, images, task, site, detailed=True)
         found[SUPER] = {n: v for n, v in routed.items() if n != OF_ONES_OWN_SITE}
-    alone = {name: _alone(model, name, images, task) for name in model.answerers}
+    alone = {name: columns_alone(model, name, images, task) for name in model.answerers}
     if GLOBAL in alone and roles.shared:
         found[roles.shared] = alone.pop(GLOBAL)
     own = [alone[name] for name in alone if name != GLOBAL]
@@ -50,7 +50,8 @@ def foreign_columns(
     return found
 
 
-def _alone(model: SuperModel, name: str, images: Images, task: Task) -> Columns:
+def columns_alone(model: SuperModel, name: str, images: Images, task: Task) -> Columns:
+    """Per-image values of one of its models, whatever the selector says."""
     of_batches = (
         values_of(task, model.logits_of(name, x), y, detailed=True)
         for x, y in batches(images, model.device)

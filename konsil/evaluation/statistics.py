@@ -123,9 +123,9 @@ class Compared:
         """Of every candidate, with its interval."""
         return self._with_ends(self._values[column], self._draws[column], column)
 
-    def worst(self) -> list[Estimate]:
-        """Of every candidate the score of the site that it serves worst."""
-        return self._over_sites(np.nanmin)
+    def worst(self, less: bool = False) -> list[Estimate]:
+        """Of every candidate the score of the site that it serves worst; `less`: less is better."""
+        return self._over_sites(np.nanmax if less else np.nanmin)
 
     def spread(self) -> list[Estimate]:
         """Of every candidate the best site's score minus the worst's."""

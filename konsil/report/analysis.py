@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
 from konsil.colours import FURTHER_COLOURS
 from konsil.data import test_images, training_data
 from konsil.errors import RunError
-from konsil.evaluation import batches, columns_of
+from konsil.evaluation import batches
+from konsil.evaluation.foreign import columns_alone
 from konsil.evaluation.results import Series
 from konsil.evaluation.routing import CONFIDENCES
 from konsil.evaluation.scores import FILE, LIKE, read_scores
@@ -29,6 +29,7 @@ from konsil.federation.plan import Job, Plan
 from konsil.networks import NetworkSpec, build_network
 from konsil.report.series import metric_name
 from konsil.report.style import FAINT, INK, new_figure
+from konsil.report.tables import new_table
 from konsil.supermodel import GLOBAL, SuperModel
 from konsil.tasks.classification import BINS, expected_calibration_error
 from konsil.weights import BoundNetwork
@@ -71,13 +72,10 @@ def cross_scores(folder: Path, plan: Plan, jobs: Sequence[Job]) -> Matrix:
     for job in jobs:
         model = model_of(folder, job, plan.experiment.compute.device)
         task = plan.method(job).context.task
-        network = BoundNetwork(
-            build_network(NetworkSpec.from_json(model.facts.network)), model.device
-        )
         for site in plan.sites:
             images = test_images(plan.data_folder, site)
             for name in model.answerers:
-                columns = columns_of(network, model.models[name], images, task)
+                columns = columns_alone(model, name, images, task)
                 score = task.summarise(columns)[task.main_metric]
                 found.setdefault((name, site), []).append(score)
     names = [name for name in (GLOBAL, *plan.sites) if (name, plan.sites[0]) in found]
@@ -88,10 +86,8 @@ def cross_scores(folder: Path, plan: Plan, jobs: Sequence[Job]) -> Matrix:
 
 def cross_table(matrix: Matrix, method: str, metric: str) -> Table:
     """A line a model, a column a site; at home it is marked."""
-    title = f"{escape(method)}: {metric_name(metric)} of every model on every site's test images"
-    table = Table(title=title, title_justify="left", title_style="", header_style="bold")
-    table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
-    table.add_column("model of", no_wrap=True)
+    title = f"{method}: {metric_name(metric)} of every model on every site's test images"
+    table = new_table(title, "model of")
     sites = list(next(iter(matrix.values())))
     for column in (*sites, "elsewhere"):
         table.add_column(escape(column), justify="right", overflow="fold", min_width=5)
@@ -100,7 +96,6 @@ def cross_table(matrix: Matrix, method: str, metric: str) -> Table:
         elsewhere = np.mean([score for site, score in scores.items() if site != name])
         table.add_row(escape(name), *cells, f"{elsewhere:.3f}")
     table.caption = "bold: at home; elsewhere: the mean of the other sites"
-    table.caption_justify = "left"
     return table
 
 
@@ -234,16 +229,12 @@ def _map(axes: Axes, points: np.ndarray, own: np.ndarray, sites: Sequence[str]) 
 
 def selector_table(said: Telling, method: str) -> Table:
     """Which site's images are taken for which."""
-    table = Table(title=f"{escape(method)}: a row's test images are taken for", title_style="")
-    table.title_justify, table.header_style = "left", "bold"
-    table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
-    table.add_column("site", no_wrap=True)
+    table = new_table(f"{method}: a row's test images are taken for", "site")
     for site in said.sites:
         table.add_column(escape(site), justify="right", overflow="fold", min_width=5)
     for site, row in zip(said.sites, said.confusion, strict=True):
         table.add_row(escape(site), *(f"{share:.0%}" for share in row))
     table.caption = f"calibration error {said.error:.3f}, {len(said.right)} answers"
-    table.caption_justify = "left"
     return table
 
 
@@ -281,10 +272,7 @@ def minima_of(
 
 def minima_table(minima: Minima) -> Table:
     """A line a model: medians over sites and seeds."""
-    table = Table(title="Top eigenvalue of the training loss's Hessian", title_style="")
-    table.title_justify, table.header_style = "left", "bold"
-    table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
-    table.add_column("method", no_wrap=True)
+    table = new_table("Top eigenvalue of the training loss's Hessian", "method")
     for title in ("of single batches", "of all images", "flattest to sharpest site", "residual"):
         table.add_column(title, justify="right")
     for name, sites in minima.items():
@@ -300,5 +288,4 @@ def minima_table(minima: Minima) -> Table:
         "medians over sites and seeds; larger is sharper. Of single batches: the median over them, "
         "as FedSoup's Fig. 2a. residual: |H v - value v| / value of the power iteration, the worst"
     )
-    table.caption_justify = "left"
     return table

@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from math import isnan
+from math import isnan, nan
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -14,6 +13,7 @@ from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
 from konsil.evaluation.statistics import DRAWS, Difference, Estimate
 from konsil.report.series import ALONE, YARDSTICK, metric_name
 from konsil.report.show import NARROWEST_NUMBER
+from konsil.report.tables import new_table
 
 MEANS = {CLIENT_AVERAGE: "client average", GLOBAL: "all images"}
 WORST, SPREAD = "worst site", "spread"
@@ -45,7 +45,7 @@ def reference_of(found: Comparison) -> int:
 def scores_table(found: Comparison, metric: str, less: bool) -> Table:
     """A line a candidate, a column a site; with six sites it fits into 80 columns."""
     compared, words = found.compared, ", less is better" if less else ""
-    table = _table(f"{metric_name(metric)} of test images{words}", "method")
+    table = new_table(f"{metric_name(metric)} of test images{words}", "method")
     numbers = {column: compared.estimates(column) for column in compared.columns}
     for column in numbers:
         title = escape(MEANS.get(column, column))  # long names are folded, numbers never
@@ -58,7 +58,7 @@ def scores_table(found: Comparison, metric: str, less: bool) -> Table:
 def means_table(found: Comparison, metric: str, less: bool) -> Table:
     """A line a candidate: both means with their intervals, who is served worst, the spread."""
     compared = found.compared
-    table = _table(f"{metric_name(metric)}: means with 95 % intervals", "method")
+    table = new_table(f"{metric_name(metric)}: means with 95 % intervals", "method")
     for title in (*MEANS.values(), WORST, SPREAD):
         table.add_column(title, justify="right", overflow="fold")
     numbers = [*(compared.estimates(column) for column in MEANS), compared.spread()]
@@ -73,7 +73,7 @@ def means_table(found: Comparison, metric: str, less: bool) -> Table:
 def worst_site(found: Comparison, place: int, less: bool = False) -> tuple[str, float]:
     """The hospital that a candidate serves worst, and its score."""
     scores = {site: found.compared.estimates(site)[place].value for site in found.compared.sites}
-    known = {site: score for site, score in scores.items() if not isnan(score)}
+    known = {site: score for site, score in scores.items() if not isnan(score)} or {"": nan}
     site = (max if less else min)(known, key=known.__getitem__)
     return site, known[site]
 
@@ -83,7 +83,9 @@ def differences_table(
 ) -> Table:
     """Everybody minus the reference on the same images, and what a test says of it."""
     than = found.candidates[reference].name
-    table = _table(f"{metric_name(metric)} minus that of {than}: {MEANS.get(column, column)}", "")
+    table = new_table(
+        f"{metric_name(metric)} minus that of {than}: {MEANS.get(column, column)}", ""
+    )
     for title in ("by", "95 % interval", "p", "Wilcoxon"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=False)
@@ -122,12 +124,12 @@ def notes(found: Comparison, column: str) -> Iterator[str]:
         yield f"{YARDSTICK} pools the images, which hospitals cannot do."
 
 
-def as_json(found: Comparison, against: str | None) -> str:
+def as_json(found: Comparison, against: str | None, less: bool) -> str:
     """Every number, for machines; nan, which JSON does not have, is null."""
     compared = found.compared
     reference = found.place(against) if against else reference_of(found)
     numbers = {column: compared.estimates(column) for column in compared.columns}
-    numbers |= {WORST: compared.worst(), SPREAD: compared.spread()}
+    numbers |= {WORST: compared.worst(less), SPREAD: compared.spread()}
     gains = {column: compared.differences(column, reference) for column in compared.columns}
     lines = [
         {
@@ -155,13 +157,6 @@ def _tests(gain: Difference) -> dict[str, float | None]:
 
 def _plain(estimate: Estimate) -> dict[str, float | None]:
     return {k: None if isnan(v) else v for k, v in estimate._asdict().items()}
-
-
-def _table(title: str, first: str) -> Table:
-    table = Table(title=escape(title), title_justify="left", title_style="", header_style="bold")
-    table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
-    table.add_column(first, no_wrap=True)
-    return table
 
 
 def _number(value: float) -> str:

@@ -5,6 +5,8 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from rich import box
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +23,15 @@ class Plain(NamedTuple):
     rows: Sequence[Sequence[str]]
     caption: str
     bold: frozenset[tuple[int, int]] = frozenset()  # rows and columns of the best
+
+
+def new_table(title: str, first: str) -> Table:
+    """An empty table as all are printed; its first column is never broken."""
+    table = Table(title=escape(title), title_justify="left", title_style="", header_style="bold")
+    table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
+    table.caption_justify = "left"
+    table.add_column(first, no_wrap=True)
+    return table
 
 
 def plain(table: Table) -> Plain:

@@ -6,7 +6,6 @@ from statistics import mean
 from typing import Any
 
 from matplotlib.figure import Figure
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
@@ -15,6 +14,7 @@ from konsil.evaluation.foreign import SUPER, Asked, asked_about
 from konsil.evaluation.scores import read_scores
 from konsil.report.series import metric_name
 from konsil.report.style import FAINT, new_figure
+from konsil.report.tables import new_table
 
 MOST = 3  # of those who are asked
 BySite = Mapping[str, Mapping[str, Sequence[Asked]]]  # method -> site that was left out -> seeds
@@ -37,10 +37,7 @@ def asked_by_site(scores: Path, metric: str) -> BySite:
 def asked_table(method: str, by_site: Mapping[str, Sequence[Asked]], metric: str) -> Table:
     """A line a site that was left out."""
     name = metric_name(metric)
-    table = Table(title=f"{escape(method)}: at a hospital that took no part", title_style="")
-    table.title_justify, table.header_style = "left", "bold"
-    table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
-    table.add_column("left out", no_wrap=True)
+    table = new_table(f"{method}: at a hospital that took no part", "left out")
     table.add_column("asked", overflow="fold")
     for title in ("like no site", f"{name}", "global model", "gamma", "of the oracle"):
         table.add_column(title, justify="right")
@@ -59,7 +56,6 @@ def asked_table(method: str, by_site: Mapping[str, Sequence[Asked]], metric: str
         "asked: who answers most of its images, mean over seeds; gamma: Algorithm 2's, the best on "
         "these very test images, which nobody can know: an oracle, and no result."
     )
-    table.caption_justify = "left"
     return table
 
 

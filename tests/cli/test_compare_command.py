@@ -78,6 +78,13 @@ def test_the_numbers_are_those_of_the_results(finished):
         assert gain["p"] <= gain["holm"] <= 1
 
 
+def test_the_worst_site_of_a_distance_is_the_farthest(finished):
+    for line in as_json(finished, "--metric", "hd95")["compared"]:
+        sites = [line["scores"][site]["value"] for site in ("north", "south")]
+        assert sites[0] != sites[1]
+        assert line["scores"]["worst site"]["value"] == pytest.approx(max(sites))
+
+
 def test_another_metric_reference_and_hospital(finished):
     done = called("compare", finished, "--metric", "hd95", "--site", "north")
     assert "95 % Hausdorff distance minus that of local: north" in done.out

@@ -138,8 +138,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("Bonferroni", "(len(p) - rank)", "len(p)"),
         ("Holm goes down again", "largest = max(largest, ", "largest = max(0.0, "),
         ("a tie counts whole", "- of_healthy / 2", ""),
-        ("the worst site is the best", "self._over_sites(np.nanmin)",
-         "self._over_sites(np.nanmax)"),
+        ("the worst site is the best", "np.nanmax if less else np.nanmin",
+         "np.nanmin if less else np.nanmax"),
         ("one side of a p", "2 * (float(beyond) + 1)", "(float(beyond) + 1)"),
     ],
     "evaluation/sharpness.py": [

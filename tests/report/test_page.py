@@ -137,6 +137,13 @@ def test_means_have_intervals_and_the_worst_site_a_name():
     assert plain(means_table(THREE, "hd95", less=True)).rows[2][3] == "0.800 b"
 
 
+def test_where_no_site_has_an_auc_none_is_the_worst():
+    ill = np.ones(2, dtype=bool)
+    own = Images(np.arange(2), [np.array([[1.0, 2.0]])], ill)
+    table = plain(means_table(comparison([FEDAVG], a=own, b=own), "auc", less=False))
+    assert table.rows[0][3].strip() == "–"
+
+
 def test_the_table_of_the_terminal_is_the_one_of_the_page():
     table = plain(scores_table(THREE, "dice", less=False))
     assert table.head[:4] == ["method", "a", "b", "c"]
