@@ -132,17 +132,33 @@ class Compared:
         return self._over_sites(lambda of, axis: np.nanmax(of, axis) - np.nanmin(of, axis))
 
     def differences(self, column: str, reference: int) -> list[Difference | None]:
-        """Every candidate minus the reference; None: the reference itself."""
+        """Every candidate minus the reference; None: the reference itself.
+
+        Who gives the same answers as another is tested once, and who gives the reference's is not.
+        """
         values, draws = self._values[column], self._draws[column]
         draws = draws - draws[:, [reference]]
         found = self._with_ends(values - values[reference], draws, column)
-        others = [place for place in range(len(values)) if place != reference]
+        others = sorted({*self.first_equal} - {self.first_equal[reference]})
         tested = [self._tests(column, place, reference, draws[:, place]) for place in others]
         p, ranks = [list(own) for own in zip(*tested, strict=True)] or [[], []]
         tests = dict(zip(others, zip(p, holm(p), holm(ranks), strict=True), strict=True))
+        tests[self.first_equal[reference]] = (1.0, 1.0, 1.0 if self._all.is_mean else np.nan)
         return [
-            Difference(estimate, *tests[place]) if place in tests else None
-            for place, estimate in enumerate(found)
+            None if place == reference else Difference(estimate, *tests[first])
+            for place, (estimate, first) in enumerate(zip(found, self.first_equal, strict=True))
+        ]
+
+    @cached_property
+    def first_equal(self) -> list[int]:
+        """Of every candidate the first that answers every image alike with every seed.
+
+        FedSM's global model is FedAvg's: such twins are one line of a table, and one test.
+        """
+        values = self._all.values
+        return [
+            next(first for first, other in enumerate(values) if np.array_equal(one, other))
+            for one in values
         ]
 
     def _over_sites(self, of: Callable[..., Array]) -> list[Estimate]:
