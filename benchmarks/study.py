@@ -21,7 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from konsil.evaluation.scores import FILE, join_scores
 from konsil.files import write_text
+from konsil.report.curves import LAMBDA
+from konsil.unseen import OF_FOLD
 
 TOP = Path(__file__).parents[1]
 RUNS = TOP / "runs" / "study"
@@ -64,9 +67,15 @@ class Piece:
         return RUNS / self.task / self.name
 
     @property
-    def done(self) -> Path:
-        """The mark that it is."""
+    def mark(self) -> Path:
+        """A file that is there when it has been done here."""
         return self.folder / (f"{DONE}-{self.site}" if self.site else DONE)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has been done here, or elsewhere and was kept."""
+        fold = f"without-{self.site}" if self.site else ""
+        return self.mark.exists() or (KEPT / self.task / self.name / fold / "results.csv").exists()
 
     @property
     def title(self) -> str:
@@ -156,7 +165,7 @@ def _settings(methods: Iterable[str], rounds: int, seed: int) -> tuple[str, ...]
 
 def run(wanted: Sequence[str]) -> None:
     """The pieces that are not done and have one of the words, two at once."""
-    left = [p for p in pieces() if not p.done.exists() and _has(p, wanted)]
+    left = [p for p in pieces() if not p.done and _has(p, wanted)]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(_work, left))
 
@@ -173,7 +182,7 @@ def _work(piece: Piece) -> None:
         code = subprocess.call(command, cwd=TOP, stdout=file, stderr=file)
     print(f"{piece.title}: {'done' if code == 0 else f'failed, see {log}'}", flush=True)
     if code == 0:
-        piece.done.touch()
+        piece.mark.touch()
 
 
 # --- what pages are made of -----------------------------------------------------------------------
@@ -182,37 +191,42 @@ def _work(piece: Piece) -> None:
 def keep() -> None:
     """Plans, results and scores of what is done; no weights, no image, no file name."""
     for piece in pieces():
-        if piece.done.exists():
-            for plan in piece.folder.rglob("plan.yaml"):
-                _keep(plan.parent, KEPT / plan.parent.relative_to(RUNS))
+        if piece.mark.exists():
+            place = KEPT / piece.folder.relative_to(RUNS)
+            _keep(piece.folder, place)
+            if piece.site:  # folds may have been done on several machines
+                fold = f"without-{piece.site}"
+                _keep(piece.folder / fold, place / fold)
+                join_scores(place / FILE, sorted(place.glob(f"*/{OF_FOLD}")))
 
 
 def _keep(run: Path, kept: Path) -> None:
-    for name in ("plan.yaml", "results.csv", "results-last.csv", "scores.parquet"):
+    for name in ("plan.yaml", "results.csv", "results-last.csv", "sharpness.csv", FILE, OF_FOLD):
         if (run / name).exists():
             kept.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(run / name, kept / name)
     for result in run.glob("*/seed*/result.json"):
         told = json.loads(result.read_text(encoding="utf-8"))
-        text = json.dumps(told | {"history": _rounded(told["history"])}, separators=(",", ":"))
-        write_text(kept / result.relative_to(run), text)
+        slim = {"best": [], "last": [], "history": [_slim(moment) for moment in told["history"]]}
+        write_text(kept / result.relative_to(run), json.dumps(told | slim, separators=(",", ":")))
     if (run / "events.jsonl").exists():
         lines = (run / "events.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
         write_text(kept / "events.jsonl", "".join(line for line in lines if '"job_' in line))
 
 
-def _rounded(told: Any) -> Any:
-    if isinstance(told, float):
-        return round(told, DIGITS)
-    if isinstance(told, list):
-        return [_rounded(one) for one in told]
-    return {k: _rounded(v) for k, v in told.items()} if isinstance(told, dict) else told
+def _slim(moment: dict[str, Any]) -> dict[str, Any]:
+    """Of a round what curves are drawn from: means, and lambda' by site."""
+    by_site = {
+        site: {LAMBDA: own[LAMBDA]} for site, own in moment["sites"].items() if LAMBDA in own
+    }
+    means = {name: round(value, DIGITS) for name, value in moment["means"].items()}
+    return moment | {"means": means, "sites": by_site}
 
 
 def show() -> None:
     """A line a piece."""
     for piece in pieces():
-        mark = "done" if piece.done.exists() else "    "
+        mark = "done" if piece.done else "    "
         print(f"{mark}  {piece.title}: konsil {' '.join(piece.arguments())}")
 
 

@@ -176,7 +176,8 @@ def test_the_page_says_what_the_run_has(written, finished):  # noqa: F811
     for words in (
         "0 of 2", "training alone", "one model for all (fedavg)", "the super model (fedsm)",
         "no difference found", "5 test images", "Time on the clock", "fedsm/seed1", "rounds: 2",
-        "surface Dice", "bootstrap over images (of no two is known", "This page shows images of patients",
+        "surface Dice", "bootstrap over images (of no two is known",
+        "This page shows images of patients",
     ):  # fmt: skip
         assert words.lower() in text.lower(), words
     assert text.count("data:image/png") >= 3
