@@ -2,7 +2,7 @@
 
     python -m benchmarks.study                 what there is to do, and what is done
     python -m benchmarks.study run [WORD ...]  what is not done yet (and has the word), two at once
-    python -m benchmarks.study keep            what pages are made of, into docs/results/runs/
+    python -m benchmarks.study keep            what pages are made of, into docs/results/data/
 
 Every piece is one command of Konsil over a recipe, in a folder of its own under runs/study/; it
 resumes. Pieces of one thread use two cores better than one piece with two workers does. The
@@ -28,7 +28,7 @@ from konsil.unseen import OF_FOLD
 
 TOP = Path(__file__).parents[1]
 RUNS = TOP / "runs" / "study"
-KEPT = TOP / "docs" / "results" / "runs"
+KEPT = TOP / "docs" / "results" / "data"
 DONE = "done"  # a file: the piece's command has come to its end
 ROUNDS = {"glaucoma": 160, "fundus": 60, "prostate": 80}  # cheapest first
 LAMBDAS = {"glaucoma": 0.7, "fundus": 0.7, "prostate": 0.3}  # the paper's: eyes, prostate
