@@ -13,6 +13,7 @@ from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
 from konsil.evaluation.statistics import (
     DRAWS,
     LEVEL,
+    Averaged,
     Compared,
     Images,
     _auc,
@@ -231,7 +232,7 @@ def test_of_methods_that_are_alike_one_in_twenty_is_called_different():
             gain = np.repeat(rng.normal(0, 0.05, n), 3) + rng.normal(0, 0.02, 3 * n)
             values = [np.zeros((1, 3 * n)), gain[None]]
             sites[f"of {n}"] = Images(np.repeat(np.arange(n), 3), values)
-        p = Compared(sites)._tests(CLIENT_AVERAGE, 1, 0, np.empty(0))
+        p = Averaged([(Compared(sites), CLIENT_AVERAGE)]).tests(1, 0, np.empty(0))
         called += np.array(p) < LEVEL
     assert (called >= 0.03 * 500).all()
     assert (called <= 0.07 * 500).all()
