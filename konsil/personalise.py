@@ -70,14 +70,13 @@ class Work:
         if not self.path.exists():
             return set()
         there = read_scores(self.path).to_pydict()
-        of_this_fold = set(there.get(LEFT_OUT, [None])) == {self.left_out}
+        of_this_fold = set(there[LEFT_OUT]) == {self.left_out}
         return set(there[EPOCHS]) if of_this_fold else set()
 
     def do(self, epochs: Sequence[int]) -> None:
         """Train, ask, and keep the scores: whole or not at all."""
-        fold = {} if self.left_out is None else {LEFT_OUT: self.left_out}
         rows = self.run.rows(self.job, self.site, epochs)
-        write_scores(self.path, (row | fold for row in rows))
+        write_scores(self.path, (row | {LEFT_OUT: self.left_out} for row in rows))
 
 
 def personalise(

@@ -26,7 +26,7 @@ FILE = "scores.parquet"
 KEYS = ("method", "seed", "role", "site", "patient", "image", "structure")
 LIKE, ASKED = "like_", "asked"  # the selector's probabilities; who answered
 # of models that sites have trained further (personalised.parquet): whose, how far, in which fold
-MODEL, EPOCHS, LEFT_OUT = "model", "epochs", "left_out"
+OF_TUNED = MODEL, EPOCHS, LEFT_OUT = "model", "epochs", "left_out"
 Patients = Mapping[str, Sequence[int]]  # site -> the patient of each of its test images
 
 

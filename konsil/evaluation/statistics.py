@@ -192,12 +192,15 @@ class Averaged:
         """Of every candidate, with its interval."""
         return _with_ends(self._values, self._draws, self._is_sure_of_nothing)
 
-    def differences(self, reference: int) -> list[Difference | None]:
-        """Every candidate minus the reference; None: the reference itself."""
+    def differences(
+        self, reference: int, among: Sequence[int] | None = None
+    ) -> list[Difference | None]:
+        """Every candidate minus the reference; None: the reference, and who is not `among` them."""
         values, draws = self._values, self._draws
         draws = draws - draws[:, [reference]]
         found = _with_ends(values - values[reference], draws, self._is_sure_of_nothing)
-        others = [place for place in range(len(values)) if place != reference]
+        asked = range(len(values)) if among is None else among
+        others = [place for place in asked if place != reference]
         tested = [self.tests(place, reference, draws[:, place]) for place in others]
         p, ranks = [list(own) for own in zip(*tested, strict=True)] or [[], []]
         tests = dict(zip(others, zip(p, holm(p), holm(ranks), strict=True), strict=True))
