@@ -169,14 +169,16 @@ class Fold:
     def candidates_in(self, candidates: Sequence[Tuned]) -> list[Values]:
         """What each of them scores here; RunError if one has not been asked everything."""
         for one in candidates:
-            for models in self.values.get(one, {0: {}}).values():
-                for model in self.clients:
-                    if models.get(model, {}).keys() != self.patients.keys():
-                        raise RunError(
-                            f"{one.series.method}: the model of {model} has not been asked in "
-                            f"every run{self._words}: finish the runs, and personalise again"
-                        )
+            models = [own.get(k, {}) for own in self._seeds_of(one) for k in self.clients]
+            if not models or any(own.keys() != self.patients.keys() for own in models):
+                raise RunError(
+                    f"{one.series.method}: not every site's model has been asked about every "
+                    f"site's images{self._words}: finish the runs, and personalise again"
+                )
         return [self.values[one] for one in candidates]
+
+    def _seeds_of(self, one: Tuned) -> Sequence[Mapping[str, Mapping[str, Array]]]:
+        return list(self.values.get(one, {}).values())
 
     @property
     def _words(self) -> str:

@@ -4,6 +4,7 @@ took no part, against local epochs (FedSoup's Table 1, Fig. 2b and 2c).
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -23,7 +24,8 @@ from konsil.report.style import DASHES, FAINT, INK, MARKERS, new_figure
 from konsil.report.tables import new_table
 
 USUAL = "fedavg"  # what FedSoup's table is held against
-APART = 0.012  # of the axis, between the bars of methods after equally many epochs
+APART = 0.012  # of the axis, between the bars of methods after equally many epochs, at most
+TOGETHER = 0.6  # of the way to the next number of epochs, all bars of one
 TITLES = {
     LOCAL: "local: at home",
     OF_ALL: "global: on all sites' images alike",
@@ -164,7 +166,8 @@ def _draw_against_epochs(
     axes.grid(axis="y")
     numbers = found.where[where].estimates()
     lines = _by_series(found)
-    wide = found.epochs[-1] * APART
+    closest = min(b - a for a, b in pairwise(found.epochs))
+    wide = min(found.epochs[-1] * APART, closest * TOGETHER / len(lines))
     for number, (series, places) in enumerate(lines.items()):
         shift = (number - (len(lines) - 1) / 2) * wide
         x = [found.candidates[place].epochs + shift for place in places]
