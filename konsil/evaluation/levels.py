@@ -23,6 +23,7 @@ from konsil.evaluation.scores import OF_TUNED
 from konsil.evaluation.statistics import Array, Averaged, Compared, Difference, Images, Whole
 from konsil.randomness import derive
 
+FOR_ALL = (GLOBAL, "centralized")  # roles of one model that all sites have
 LOCAL, OF_ALL, UNSEEN = "local", "global", "unseen"  # where a site's model is asked
 
 
@@ -63,6 +64,21 @@ class Levels:
     def epochs(self) -> list[int]:
         """After how many local epochs models were asked."""
         return sorted({one.epochs for one in self.candidates})
+
+    @property
+    def published(self) -> list[int]:
+        """The places of what FedSoup's Table 1 has: models right after their last local training.
+
+        A site's own are that as they are, one for all is after one more epoch. None without such.
+        """
+        last = {True: 1, False: 0}  # whether it is one for all
+        if not set(last.values()) <= set(self.epochs):
+            return []
+        return [
+            place
+            for place, (series, epochs) in enumerate(self.candidates)
+            if epochs == last[series.role in FOR_ALL]
+        ]
 
     def differences(self, where: str, against: Series) -> list[Difference | None]:
         """Every candidate minus that one after equally many epochs; None: itself."""

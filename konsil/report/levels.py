@@ -34,11 +34,13 @@ TITLES = {
 
 
 def print_levels(
-    console: Console, found: Levels, metric: str, less: bool, against: Series | None
+    console: Console, found: Levels, metric: str, less: bool, against: Series
 ) -> None:
-    """Both tables of a metric; `against`: whom the others are held against."""
+    """All tables of a metric; `against`: whom the others are held against."""
+    if found.published:
+        console.print(published_table(found, metric, less, against))
     console.print(levels_table(found, metric, less))
-    if against is not None and len(found.candidates) > len(found.epochs):
+    if len(found.candidates) > len(found.epochs):
         console.print(differences_table(found, metric, less, against))
 
 
@@ -53,6 +55,37 @@ def reference_in(found: Levels, name: str | None) -> Series:
         return wanted[0]
     shared = [one for one in known if one.role == GLOBAL]
     return next((one for one in known if one.method == USUAL), [*shared, *known][0])
+
+
+def published_table(found: Levels, metric: str, less: bool, against: Series) -> Table:
+    """FedSoup's Table 1: a line a method, each site's model right after its last local training."""
+    table = _table(f"{metric_name(metric)} as FedSoup's Table 1 has it", found)
+    reference = published_place(found, against)
+    numbers = [averaged.estimates() for averaged in found.where.values()]
+    gains = [own.differences(reference, found.published) for own in found.where.values()]
+    for place in found.published:
+        cells = [
+            "\n".join([with_interval(of[place]), *_gained(gain[place], less)])
+            for of, gain in zip(numbers, gains, strict=True)
+        ]
+        one = found.candidates[place]
+        table.add_row(escape(one.series.name), str(one.epochs), *cells)
+    table.caption = (
+        f"below: minus {against.name}. Each site's model right after its last local training: a "
+        "site's own as the run left it, one for all after one more local epoch"
+    )
+    return table
+
+
+def published_place(found: Levels, series: Series) -> int:
+    """Where that method's candidate of FedSoup's Table 1 is."""
+    return next(k for k in found.published if found.candidates[k].series == series)
+
+
+def _gained(difference: Difference | None, less: bool) -> list[str]:
+    if difference is None:
+        return []
+    return [f"{difference.estimate.value:+.3f} {verdict(difference, less)}"]
 
 
 def levels_table(found: Levels, metric: str, less: bool) -> Table:
@@ -117,7 +150,8 @@ def notes(found: Levels) -> Iterator[str]:
     )
     yield (
         f"Intervals: 95 %, bootstrap over patients, {DRAWS} draws; they say nothing of other seeds. "
-        "better and worse: p below .05 after Holm for the lines with equally many epochs."
+        "better and worse: p below .05 after Holm, in the last table for the lines with equally many "
+        "epochs."
     )
     if any(one.series.role == YARDSTICK for one in found.candidates):
         yield f"{YARDSTICK} pools the images, which hospitals cannot do."
@@ -228,10 +262,25 @@ def _facts(found: Levels, against: str | None) -> dict[str, Any]:
     left_out = [fold.left_out for fold in found.folds if fold.left_out is not None]
     return {
         "against": reference.name,
+        "table_1": _published_facts(found, reference),
         "per_site": found.per_site,
         "left_out": left_out,
         "levels": lines,
     }
+
+
+def _published_facts(found: Levels, against: Series) -> list[dict[str, Any]]:
+    """Which lines are those of FedSoup's Table 1, and their differences there."""
+    if not found.published:
+        return []
+    reference = published_place(found, against)
+    gains = {w: own.differences(reference, found.published) for w, own in found.where.items()}
+    return [
+        found.candidates[place].series._asdict()
+        | {"epochs": found.candidates[place].epochs}
+        | {"gains": {where: _gain(of[place]) for where, of in gains.items()}}
+        for place in found.published
+    ]
 
 
 def _gain(gain: Difference | None) -> dict[str, float | None] | None:

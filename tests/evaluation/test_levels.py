@@ -136,6 +136,13 @@ def test_differences_are_between_equally_many_epochs(tmp_path):
         assert all(one is None or one.corrected == one.p for one in gains.values())
 
 
+def test_table_1_has_models_right_after_their_last_local_training(tmp_path):
+    rows = [row for e in (0, 1, 7) for m in (FEDAVG, FEDSOUP) for row in rows_of(m, ONE, epochs=e)]
+    found = written(tmp_path, rows)
+    assert [found.candidates[k] for k in found.published] == [Tuned(FEDSOUP, 0), Tuned(FEDAVG, 1)]
+    assert written(tmp_path, rows, epochs=[0]).published == []
+
+
 def test_only_what_is_asked_for(tmp_path):
     rows = [*rows_of(FEDAVG, ONE), *rows_of(FEDAVG, ONE, epochs=2), *rows_of(FEDSOUP, ONE)]
     found = written(tmp_path, rows, epochs=[0], methods=["fedsoup"])
