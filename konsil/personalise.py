@@ -173,7 +173,8 @@ def _here(work: Sequence[tuple[Work, list[int]]], workers: int) -> Iterator[None
     with settings_kept():
         for one, epochs in work:
             one.run.prepare_process()
-            yield one.do(epochs)
+            one.do(epochs)
+            yield
 
 
 def _by_processes(work: Sequence[tuple[Work, list[int]]], workers: int) -> Iterator[None]:

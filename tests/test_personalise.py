@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from konsil.evaluation.levels import drawn_images
-from konsil.evaluation.scores import read_scores
 from konsil.evaluation.scores import FILE as RUN_FILE
+from konsil.evaluation.scores import read_scores
 from konsil.federation.plan import Plan
 from konsil.federation.runner import read_plan
 from konsil.personalise import FILE
@@ -30,7 +30,6 @@ CONTENT = {
         "local",
         "fedavg",
         "fedsoup",
-        "fedsm",
         {"name": "ft", "epochs": 2, "early_stopping": False},
         "centralized",
     ],
@@ -41,7 +40,6 @@ ROLES = {
     "local": "local",
     "fedavg": "global",
     "fedsoup": "personal",
-    "fedsm": "personal",
     "ft": "personal",
     "centralized": "centralized",
 }
@@ -119,6 +117,8 @@ def test_outlines_too_with_every_structure_and_distance(tmp_path, squares):
     for k, row in found.items():
         assert all(row[name] == value for name, value in run[k].items())
     assert called("personalise", tmp_path / "run", "--epochs", 0, "--metric", "hd95").code == 0
+    by_volume = called("personalise", tmp_path / "run", "--epochs", 0, "--metric", "volume_dice")
+    assert "volume dice after local epochs" in by_volume.out
 
 
 def test_fine_tuned_fedavg_is_ft(finished):
@@ -283,7 +283,7 @@ def test_what_is_printed_and_drawn(finished, folds):
         "centralized pools the images",
     ):
         assert words in out
-    assert "Table 1" not in called("personalise", finished, "--epochs", 2).out
+    assert "Table 1" not in called("personalise", folds, "--epochs", 0).out
     out = " ".join(called("personalise", folds, "--epochs", 1).out.split())
     assert "then over 3 folds, over 1 seed." in out
     for folder in (finished, folds):
@@ -297,7 +297,7 @@ def test_what_is_printed_and_drawn(finished, folds):
     [
         (["--method", "fedprox"], "--method fedprox: the run has local, fedavg, fedsoup"),
         (["--per-site", 100], "--per-site 100: north has"),
-        (["--against", "fedsm global"], "nobody of that name is there; there are local, fedavg"),
+        (["--against", "fedsoup global"], "nobody of that name is there; there are local, fedavg"),
         (["--metric", "dice"], "no dice; there is accuracy"),
         (["--resume"], "go with an experiment file"),
     ],

@@ -178,7 +178,7 @@ def personalise(
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(metavar="WHO", help='Whom to hold all others against. Default: "fedavg".'),
+        typer.Option(metavar="WHO", help="Whom to hold all others against. Default: FedAvg."),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="For machines: all numbers.")] = False,
     set_: experiments.SetOption = None,

@@ -17,10 +17,10 @@ from rich.table import Table
 from konsil.errors import RunError
 from konsil.evaluation.levels import LOCAL, OF_ALL, UNSEEN, Levels, Tuned
 from konsil.evaluation.results import GLOBAL, Series
-from konsil.evaluation.statistics import DRAWS, Difference, Estimate
+from konsil.evaluation.statistics import DRAWS, Difference
 from konsil.report.compare import as_numbers, tests_of, verdict, with_interval
 from konsil.report.series import ALONE, YARDSTICK, metric_name
-from konsil.report.style import DASHES, FAINT, INK, MARKERS, new_figure
+from konsil.report.style import DASHES, MARKERS, new_figure
 from konsil.report.tables import new_table
 
 USUAL = "fedavg"  # what FedSoup's table is held against
@@ -33,9 +33,7 @@ TITLES = {
 }
 
 
-def print_levels(
-    console: Console, found: Levels, metric: str, less: bool, against: Series
-) -> None:
+def print_levels(console: Console, found: Levels, metric: str, less: bool, against: Series) -> None:
     """All tables of a metric; `against`: whom the others are held against."""
     if found.published:
         console.print(published_table(found, metric, less, against))
@@ -145,13 +143,13 @@ def notes(found: Levels) -> Iterator[str]:
         + f"Means over the sites' models{of_folds}, over {of_seeds}."
     )
     yield (
-        "epochs: of each site's own training images after the run, the same for every method, soups "
-        "as they are; 0: as the run left the models. Nothing is chosen with these numbers."
+        "epochs: of each site's own training images after the run, the same for every method, "
+        "soups as they are; 0: as the run left the models. Nothing is chosen with these numbers."
     )
     yield (
-        f"Intervals: 95 %, bootstrap over patients, {DRAWS} draws; they say nothing of other seeds. "
-        "better and worse: p below .05 after Holm, in the last table for the lines with equally many "
-        "epochs."
+        f"Intervals: 95 %, bootstrap over patients, {DRAWS} draws; they say nothing of other "
+        "seeds. better and worse: p below .05 after Holm, in the last table for the lines with "
+        "equally many epochs."
     )
     if any(one.series.role == YARDSTICK for one in found.candidates):
         yield f"{YARDSTICK} pools the images, which hospitals cannot do."
@@ -162,15 +160,17 @@ def notes(found: Levels) -> Iterator[str]:
 
 def draw_levels(found: Levels, metric: str, colours: Mapping[str, str]) -> Figure:
     """Global against local, a path a method (Fig. 2b); and each of the levels against epochs."""
-    several = len(found.epochs) > 1
-    against_epochs = list(found.where) if several else []
-    figure = new_figure(4.4 if not several else 7.4)
-    rows = figure.subfigures(2, 1, height_ratios=(1.25, 1)) if several else [figure]
-    _draw_paths(rows[0].subplots(), found, metric, colours)
-    if several:
-        panels = rows[1].subplots(1, len(against_epochs))
-        for axes, where in zip(panels, against_epochs, strict=True):
-            _draw_against_epochs(axes, found, where, metric, colours)
+    if len(found.epochs) == 1:
+        figure = new_figure(4.4)
+        _draw_paths(figure.subplots(), found, metric, colours)
+        return figure
+    figure = new_figure(7.4)
+    grid = figure.add_gridspec(2, 1, height_ratios=(1.25, 1))
+    above, below = (figure.add_subfigure(grid[row]) for row in range(2))
+    _draw_paths(above.subplots(), found, metric, colours)
+    panels = below.subplots(1, len(found.where))
+    for axes, where in zip(panels, found.where, strict=True):
+        _draw_against_epochs(axes, found, where, metric, colours)
     return figure
 
 
@@ -183,10 +183,10 @@ def _draw_paths(axes: Axes, found: Levels, metric: str, colours: Mapping[str, st
         y = [numbers[OF_ALL][place].value for place in places]
         look = _looks(series, colours)
         axes.plot(x, y, label=series.name, **look)
-        for place, *point in zip(places, x, y, strict=True):
+        for place, here, there in zip(places, x, y, strict=True):
             axes.annotate(
-                str(found.candidates[place].epochs), point, (4, 4), textcoords="offset points",
-                fontsize=7, color=look["color"],
+                str(found.candidates[place].epochs), (here, there), (4, 4),
+                textcoords="offset points", fontsize=7, color=look["color"],
             )  # fmt: skip
     axes.set_xlabel(f"{name}, {TITLES[LOCAL]}")
     axes.set_ylabel(f"{name}, {TITLES[OF_ALL]}")

@@ -86,9 +86,7 @@ def test_folds_by_hand(tmp_path):
     local, of_all, unseen = [], [], []
     for out, models in folds.items():
         local.append(np.mean([np.mean(own[k]) for k, own in models.items()]))
-        there = [
-            np.mean([np.array(own[s])[chosen[s]] for s in models]) for own in models.values()
-        ]
+        there = [np.mean([np.array(own[s])[chosen[s]] for s in models]) for own in models.values()]
         of_all.append(np.mean(there))
         unseen.append(np.mean([np.mean(own[out]) for own in models.values()]))
     assert values(found) == {
@@ -150,7 +148,9 @@ def test_only_what_is_asked_for(tmp_path):
 
 
 def test_a_fold_that_lacks_a_method_is_named(tmp_path):
-    folds = {out: scores_of("abc".replace(out, ""), IMAGES, np.random.default_rng(0)) for out in "ab"}
+    folds = {
+        out: scores_of("abc".replace(out, ""), IMAGES, np.random.default_rng(0)) for out in "ab"
+    }
     rows = [row for out, of in folds.items() for row in rows_of(FEDAVG, of, left_out=out)]
     rows += rows_of(FEDSOUP, folds["a"], left_out="a")
     with pytest.raises(RunError, match=r"fedsoup: not every .* \(without b\): finish the runs"):
