@@ -61,10 +61,15 @@ def folds(
             read_experiment(
                 experiment, {"federation.sites": [other for other in sites if other != site]}
             ),
-            folder / f"without-{site}",
+            fold_folder(folder, site),
         )
         for site in left_out or sites
     ]
+
+
+def fold_folder(folder: Path, site: str) -> Path:
+    """Where the run lies that leaves this site out."""
+    return folder / f"without-{site}"
 
 
 def unseen(

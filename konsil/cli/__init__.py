@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command()(experiments.run)
 app.command()(compare.compare)
 app.command()(compare.unseen)
+app.command()(compare.personalise)
 app.command()(compare.report)
 app.command()(experiments.tune)
 app.command()(experiments.pretrain)

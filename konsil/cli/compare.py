@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from konsil.cli import experiments
-from konsil.cli.terminal import console, say
+from konsil.cli.terminal import console, progress, say
 from konsil.errors import RunError
 
 if TYPE_CHECKING:
+    from konsil.evaluation.levels import Levels
     from konsil.tasks import Task
+
+AUC = "auc"
 
 
 def compare(
@@ -140,6 +143,90 @@ def _show_unseen(folder: Path, plugin: list[Path] | None) -> None:
         with look():
             figure = draw_gamma(method, by_site, metric)
             say(f"picture: {write_figure(figure, folder / 'figures' / f'gamma-{method}.png')}")
+
+
+def personalise(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's folder, or that of konsil unseen; or an experiment file, trained first.",
+        ),
+    ],
+    epochs: Annotated[
+        list[int] | None,
+        typer.Option(
+            "--epochs", min=0, help="Ask after so many; as often as wanted. Default: 1, 7 and 15."
+        ),
+    ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", metavar="LABEL", help="Only this one; as often as wanted."),
+    ] = None,
+    per_site: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Test images of each site in the global set. Default: as many as the smallest.",
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="Default: the task's own; of two classes also auc.")
+    ] = None,
+    structure: Annotated[
+        str | None, typer.Option(help="One structure instead of the mean of all.")
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="WHO", help="Whom to hold all others against. Default: FedAvg."),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="For machines: all numbers.")] = False,
+    set_: experiments.SetOption = None,
+    plugin: experiments.PluginOption = None,
+    out: experiments.OutOption = None,
+    resume: experiments.ResumeOption = False,
+) -> None:
+    """Train models further at each hospital: what is gained at home, and lost elsewhere?"""
+    (folder,) = _trained([run], set_, plugin, out, resume)
+    with console.status("reading"):
+        from konsil import personalise as protocol
+        from konsil.evaluation.levels import levels
+        from konsil.report.levels import as_json
+
+        task = _task(folder, plugin)
+    wanted = sorted({0, *(protocol.PUBLISHED if epochs is None else epochs)})
+    how = "the same command" if folder == run else "the same command with --resume"
+    with experiments.resumable(folder, how), progress() as report:
+        methods = protocol.personalise(folder, wanted, method or (), report)
+    usual = [task.main_metric, *(name for name in task.metrics if name == AUC)]
+    with console.status("comparing"):
+        found = {
+            name: levels(folder / protocol.FILE, name, structure, per_site, wanted, methods)
+            for name in ([metric] if metric else usual)
+        }
+        text = as_json(found, against)
+    if json_:
+        say(text)
+    else:
+        _show_levels(folder, found, task, against)
+
+
+def _show_levels(folder: Path, found: dict[str, Levels], task: Task, against: str | None) -> None:
+    from konsil.federation.plan import Plan
+    from konsil.federation.runner import read_plan
+    from konsil.report.levels import draw_levels, notes, print_levels, reference_in
+    from konsil.report.style import look, method_colours, write_figure
+
+    colours = method_colours(Plan.from_json(read_plan(folder), methods=False))
+    for metric, own in found.items():
+        less = metric in task.lower_is_better
+        print_levels(console, own, metric, less, reference_in(own, against))
+    for line in notes(next(iter(found.values()))):
+        console.print(line, highlight=False, soft_wrap=True)
+    for metric, own in found.items():
+        with look():
+            figure = draw_levels(own, metric, colours)
+            say(f"picture: {write_figure(figure, folder / 'figures' / f'levels-{metric}.png')}")
 
 
 def report(

@@ -60,12 +60,12 @@ def run(
 
 
 @contextmanager
-def resumable(folder: Path) -> Iterator[None]:
+def resumable(folder: Path, how: str = "the same command with --resume") -> Iterator[None]:
     """Ctrl-C says how to go on."""
     try:
         yield
     except KeyboardInterrupt:
-        note = f"stopped; what is done is in {folder}: the same command with --resume goes on"
+        note = f"stopped; what is done is in {folder}: {how} goes on"
         problems.print(Text(note), soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
 

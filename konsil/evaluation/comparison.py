@@ -12,7 +12,7 @@ import numpy as np
 
 from konsil.errors import RunError
 from konsil.evaluation.results import Series
-from konsil.evaluation.scores import FILE, read_scores
+from konsil.evaluation.scores import ASKED, FILE, KEYS, OF_TUNED, read_scores
 from konsil.evaluation.statistics import Array, Compared, Images
 
 AUC = "auc"  # ranks all images by `score`, with the class `target`
@@ -51,7 +51,7 @@ class Comparison:
 
 def compare(folders: Sequence[Path], metric: str, structure: str | None = None) -> Comparison:
     """Everybody in these runs who has answered the same images, by one metric."""
-    rows = [row for folder in folders for row in _rows(folder, metric, structure)]
+    rows = [row for folder in folders for row in rows_of(folder / FILE, metric, structure)]
     if not rows:
         raise RunError(f"{folders[0]}: no image has a score in {_words(metric, structure)}")
     order = dict.fromkeys((row["method"], row["role"]) for row in rows)
@@ -80,8 +80,10 @@ class _Site:
     values: dict[tuple[str, str], dict[int, list[float]]]  # of method and role, by seed
 
 
-def _rows(folder: Path, metric: str, structure: str | None) -> list[dict[str, Any]]:
-    path = folder / FILE
+def rows_of(
+    path: Path, metric: str, structure: str | None, further: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The rows of a file of scores that have this metric, as `value`; `further`: keys of rows."""
     if not path.exists():
         raise RunError(
             f"{path}: not there; runs of this version leave it when a job is done, of sites whose "
@@ -89,24 +91,24 @@ def _rows(folder: Path, metric: str, structure: str | None) -> list[dict[str, An
         )
     table = read_scores(path)
     if metric == VOLUME and {"overlap", "area"} <= set(table.column_names):
-        return _volumes(table.to_pylist(), structure, path)
+        return _volumes(table.to_pylist(), structure, path, further)
     column, needed = ("score", "target") if metric == AUC else (metric, metric)
     if column not in table.column_names or needed not in table.column_names:
         raise RunError(f"{path}: no {metric}; there is {', '.join(_metrics(table.column_names))}")
-    names = ("method", "seed", "role", "site", "patient", "image", "structure")
+    names = (*KEYS, *further)
     wanted = table.select(list(dict.fromkeys((*names, column, needed))))
     rows = (row for row in wanted.to_pylist() if row["structure"] == structure)
     return [row | {"value": row[column]} for row in rows if row[column] is not None]
 
 
 def _volumes(
-    rows: Sequence[dict[str, Any]], structure: str | None, path: Path
+    rows: Sequence[dict[str, Any]], structure: str | None, path: Path, further: Sequence[str]
 ) -> list[dict[str, Any]]:
     """A row a patient: 2 overlap / area of all of its slices, the mean over structures or of one.
 
     A structure that neither mask has is found: 1.
     """
-    names = ("method", "seed", "role", "site", "patient")
+    names = ("method", "seed", "role", "site", *further, "patient")
     sums: dict[tuple[Any, ...], dict[str | None, list[float]]] = {}
     for row in rows:
         if row["area"] is None or structure not in (None, row["structure"]):
@@ -128,7 +130,7 @@ def _volumes(
 
 
 def _metrics(columns: Sequence[str]) -> list[str]:
-    no_metric = ("method", "seed", "role", "site", "patient", "image", "structure", "asked")
+    no_metric = (*KEYS, ASKED, *OF_TUNED)
     material = ("target", "score", "predicted", "confidence", "overlap", "area")
     of_models = ("like_", "score_of_", "selector_", "asked_", "unfamiliar")
     known = {*no_metric, *material}

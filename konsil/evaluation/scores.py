@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FILE = "scores.parquet"
 KEYS = ("method", "seed", "role", "site", "patient", "image", "structure")
 LIKE, ASKED = "like_", "asked"  # the selector's probabilities; who answered
+# of models that sites have trained further (personalised.parquet): whose, how far, in which fold
+OF_TUNED = MODEL, EPOCHS, LEFT_OUT = "model", "epochs", "left_out"
 Patients = Mapping[str, Sequence[int]]  # site -> the patient of each of its test images
 
 
@@ -147,7 +149,7 @@ def _write(path: Path, table: Table) -> None:
 
 def _type(pa: Any, name: str) -> Any:
     """Words, whole numbers, and numbers."""
-    if name in ("seed", "patient", "image"):
+    if name in ("seed", "patient", "image", EPOCHS):
         return pa.int32()
-    words = name in (*KEYS, ASKED)
+    words = name in (*KEYS, ASKED, MODEL, LEFT_OUT)
     return pa.string() if words else pa.float64()

@@ -51,11 +51,14 @@ class Images:
         aucs = [[_auc(one, self.ill, times) for one in seeds] for seeds in self.values]
         return np.stack([np.mean(of_seeds, axis=0) for of_seeds in aucs], axis=1)
 
-    def contributions(self, place: int, reference: int) -> Array:
-        """What each patient adds to the difference of two candidates' means, [patients]."""
+    def contributions(self, place: int, reference: int, images: int | None = None) -> Array:
+        """What each patient adds to the difference of two candidates' means, [patients].
+
+        The means are over so many images, by default over these.
+        """
         _, own = np.unique(self.patients, return_inverse=True)
         gained = self._means[place] - self._means[reference]
-        return np.bincount(own, gained) / len(own)
+        return np.bincount(own, gained) / (images or len(own))
 
     @cached_property
     def _means(self) -> Array:
@@ -121,7 +124,7 @@ class Compared:
 
     def estimates(self, column: str) -> list[Estimate]:
         """Of every candidate, with its interval."""
-        return self._with_ends(self._values[column], self._draws[column], column)
+        return Averaged([(self, column)]).estimates()
 
     def worst(self, less: bool = False) -> list[Estimate]:
         """Of every candidate the score of the site that it serves worst; `less`: less is better."""
@@ -132,22 +135,19 @@ class Compared:
         return self._over_sites(lambda of, axis: np.nanmax(of, axis) - np.nanmin(of, axis))
 
     def differences(self, column: str, reference: int) -> list[Difference | None]:
-        """Every candidate minus the reference; None: the reference itself.
+        """Every candidate minus the reference; None: the reference itself."""
+        return Averaged([(self, column)]).differences(reference)
 
-        Who gives the same answers as another is tested once, and who gives the reference's is not.
-        """
-        values, draws = self._values[column], self._draws[column]
-        draws = draws - draws[:, [reference]]
-        found = self._with_ends(values - values[reference], draws, column)
-        others = sorted({*self.first_equal} - {self.first_equal[reference]})
-        tested = [self._tests(column, place, reference, draws[:, place]) for place in others]
-        p, ranks = [list(own) for own in zip(*tested, strict=True)] or [[], []]
-        tests = dict(zip(others, zip(p, holm(p), holm(ranks), strict=True), strict=True))
-        tests[self.first_equal[reference]] = (1.0, 1.0, 1.0 if self._all.is_mean else np.nan)
-        return [
-            None if place == reference else Difference(estimate, *tests[first])
-            for place, (estimate, first) in enumerate(zip(found, self.first_equal, strict=True))
-        ]
+    def contributions(self, column: str, place: int, reference: int) -> dict[str, Array]:
+        """What each patient of each site adds to a difference of means."""
+        if column in self.sites:
+            return {column: self.sites[column].contributions(place, reference)}
+        sizes = {site: len(own.patients) for site, own in self.sites.items()}
+        if column == CLIENT_AVERAGE:  # every site counts alike, however few its patients
+            sizes = {site: own * len(sizes) for site, own in sizes.items()}
+        else:
+            sizes = dict.fromkeys(sizes, sum(sizes.values()))
+        return {s: own.contributions(place, reference, sizes[s]) for s, own in self.sites.items()}
 
     @cached_property
     def first_equal(self) -> list[int]:
@@ -161,48 +161,115 @@ class Compared:
             for one in values
         ]
 
-    def _over_sites(self, of: Callable[..., Array]) -> list[Estimate]:
-        values = of(np.array([self._values[site] for site in self.sites]), axis=0)
-        draws = of(np.array([self._draws[site] for site in self.sites]), axis=0)
-        return self._with_ends(values, draws)
+    def is_sure_of_nothing(self, column: str) -> bool:
+        """Whether the column is one site's, and that has too few patients for an interval."""
+        return column in self.sites and len(np.unique(self.sites[column].patients)) < FEWEST
 
     @cached_property
-    def _all(self) -> Images:
-        return Images.pooled(list(self.sites.values()))
-
-    @cached_property
-    def _values(self) -> dict[str, Array]:
+    def values(self) -> dict[str, Array]:
         """[candidates] of each column."""
         once = {site: np.ones((1, len(own.patients))) for site, own in self.sites.items()}
         return {column: found[0] for column, found in self._measured(once).items()}
 
     @cached_property
-    def _draws(self) -> dict[str, Array]:
+    def draws(self) -> dict[str, Array]:
         """[draws, candidates] of each column, all from the same draws of patients."""
         return self._measured({site: _drawn(site, own) for site, own in self.sites.items()})
+
+    def _over_sites(self, of: Callable[..., Array]) -> list[Estimate]:
+        values = of(np.array([self.values[site] for site in self.sites]), axis=0)
+        draws = of(np.array([self.draws[site] for site in self.sites]), axis=0)
+        return _with_ends(values, draws)
+
+    @cached_property
+    def _all(self) -> Images:
+        return Images.pooled(list(self.sites.values()))
 
     def _measured(self, times: dict[str, Array]) -> dict[str, Array]:
         found = {site: own.measured(times[site]) for site, own in self.sites.items()}
         every = self._all.measured(np.concatenate(list(times.values()), axis=1))
         return found | {CLIENT_AVERAGE: _nanmean(list(found.values())), GLOBAL: every}
 
-    def _with_ends(self, values: Array, draws: Array, column: str = "") -> list[Estimate]:
-        one = column in self.sites and len(np.unique(self.sites[column].patients)) < FEWEST
-        with warnings.catch_warnings():  # of a site with one class no draw has an AUC
-            warnings.simplefilter("ignore", RuntimeWarning)
-            ends = np.nanpercentile(draws, ENDS, axis=0) * (np.nan if one else 1)
-        return [Estimate(*map(float, row)) for row in zip(values, *ends, strict=True)]
 
-    def _tests(self, column: str, place: int, reference: int, draws: Array) -> tuple[float, float]:
-        """Both p before any correction."""
-        parts = [self.sites[column]] if column in self.sites else [self._all]
-        if column == CLIENT_AVERAGE:  # every site counts alike, however few its patients
-            parts = list(self.sites.values())
-        if parts[0].is_mean:
-            added = np.concatenate([own.contributions(place, reference) for own in parts])
+@dataclass(frozen=True)
+class Averaged:
+    """The plain mean of single columns of comparisons of the same candidates: of folds, say.
+
+    A site that is in several of them is drawn alike in all, if it has the same patients there.
+    """
+
+    parts: Sequence[tuple[Compared, str]]  # and which column of each
+
+    def estimates(self) -> list[Estimate]:
+        """Of every candidate, with its interval."""
+        return _with_ends(self._values, self._draws, self._is_sure_of_nothing)
+
+    def differences(
+        self, reference: int, among: Sequence[int] | None = None
+    ) -> list[Difference | None]:
+        """Every candidate minus the reference; None: the reference, and who is not `among` them.
+
+        Who gives the same answers as another is tested once, and who gives the reference's is not.
+        """
+        values, draws = self._values, self._draws
+        draws = draws - draws[:, [reference]]
+        found = _with_ends(values - values[reference], draws, self._is_sure_of_nothing)
+        asked = {*range(len(values))} if among is None else {*among}
+        own = self.first_equal[reference]
+        others = sorted({self.first_equal[place] for place in asked} - {own})
+        tested = [self.tests(place, reference, draws[:, place]) for place in others]
+        p, ranks = [list(own) for own in zip(*tested, strict=True)] or [[], []]
+        tests = dict(zip(others, zip(p, holm(p), holm(ranks), strict=True), strict=True))
+        tests[own] = (1.0, 1.0, 1.0 if self._is_mean else np.nan)
+        return [
+            Difference(found[place], *tests[first]) if place in asked - {reference} else None
+            for place, first in enumerate(self.first_equal)
+        ]
+
+    @cached_property
+    def first_equal(self) -> list[int]:
+        """Of every candidate the first that gives the same answers in all parts."""
+        of_each = list(zip(*(part.first_equal for part, _ in self.parts), strict=True))
+        return [of_each.index(own) for own in of_each]
+
+    def tests(self, place: int, reference: int, draws: Array) -> tuple[float, float]:
+        """Both p before any correction; `draws` of the difference."""
+        if self._is_mean:
+            added = self._contributions(place, reference)
             return flipped(added), signed_rank(added)
         beyond = min((draws <= 0).sum(), (draws >= 0).sum())
         return min(1.0, 2 * (float(beyond) + 1) / (len(draws) + 1)), np.nan
+
+    @property
+    def _is_mean(self) -> bool:
+        return all(own.is_mean for part, _ in self.parts for own in part.sites.values())
+
+    def _contributions(self, place: int, reference: int) -> Array:
+        """What each patient adds to the difference, whichever of the parts it is in."""
+        added: dict[str, Array] = {}
+        for part, column in self.parts:
+            for site, own in part.contributions(column, place, reference).items():
+                added[site] = added.get(site, np.zeros(1)) + own / len(self.parts)
+        return np.concatenate(list(added.values()))
+
+    @cached_property
+    def _values(self) -> Array:
+        return _nanmean([part.values[column] for part, column in self.parts])
+
+    @cached_property
+    def _draws(self) -> Array:
+        return _nanmean([part.draws[column] for part, column in self.parts])
+
+    @property
+    def _is_sure_of_nothing(self) -> bool:
+        return all(part.is_sure_of_nothing(column) for part, column in self.parts)
+
+
+def _with_ends(values: Array, draws: Array, none: bool = False) -> list[Estimate]:
+    with warnings.catch_warnings():  # of a site with one class no draw has an AUC
+        warnings.simplefilter("ignore", RuntimeWarning)
+        ends = np.nanpercentile(draws, ENDS, axis=0) * (np.nan if none else 1)
+    return [Estimate(*map(float, row)) for row in zip(values, *ends, strict=True)]
 
 
 def _drawn(site: str, images: Images) -> Array:
@@ -214,10 +281,11 @@ def _drawn(site: str, images: Images) -> Array:
 
 
 def _nanmean(of_sites: Sequence[Array]) -> Array:
-    """The plain mean of the sites that have a value."""
+    """The plain mean of those that have a value; nan where none has."""
     stacked = np.array(of_sites)
     there = ~np.isnan(stacked)
-    return np.where(there, stacked, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
+    sums, counts = np.where(there, stacked, 0).sum(axis=0), there.sum(axis=0)
+    return np.divide(sums, counts, out=np.full(sums.shape, np.nan), where=counts > 0)
 
 
 def flipped(contributions: Array) -> float:

@@ -1,5 +1,7 @@
 """Fine-tuning at a site after the last round, by default stopped early on validation images."""
 
+from collections.abc import Iterator
+
 from konsil.ingredients.context import Context, Shared, TrainedNetwork
 from konsil.ingredients.piece import Averaged, Partition, Piece
 from konsil.ingredients.site import Site
@@ -59,13 +61,18 @@ def fine_tune(
     if not epochs:
         return weights
     best, best_score = weights, site.score(weights) if early_stopping else 0.0
-    learner = site.learner(network, weights)
-    trained = {e.name for e in learner.trained_layout.entries}
-    for epoch in range(1, epochs + 1):
-        site.train(learner, f"fine-tuning {epoch}", epochs=1)
-        tuned = weights.replaced(learner.weights().only(trained))
+    for tuned in tuned_epochs(site, network, weights, epochs):
         if not early_stopping:
             best = tuned
         elif (score := site.score(tuned)) > best_score:
             best, best_score = tuned, score
     return best
+
+
+def tuned_epochs(site: Site, network: str, weights: Weights, epochs: int) -> Iterator[Weights]:
+    """What these weights are after 1, 2, ..., `epochs` local epochs of one learner."""
+    learner = site.learner(network, weights)
+    trained = {e.name for e in learner.trained_layout.entries}
+    for epoch in range(1, epochs + 1):
+        site.train(learner, f"fine-tuning {epoch}", epochs=1)
+        yield weights.replaced(learner.weights().only(trained))

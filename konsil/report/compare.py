@@ -73,7 +73,7 @@ def means_table(found: Comparison, metric: str, less: bool) -> Table:
     for place, one in found.distinct():
         average, every, spread = (of[place] for of in numbers)
         site, score = worst_site(found, place, less)
-        cells = (_with_interval(average), _with_interval(every), f"{_number(score)} {escape(site)}")
+        cells = (with_interval(average), with_interval(every), f"{_number(score)} {escape(site)}")
         table.add_row(escape(one.name), *cells, _number(spread.value))
     return table
 
@@ -147,9 +147,9 @@ def as_json(found: Comparison, against: str | None, less: bool) -> str:
             "role": one.role,
             "same_as": found.candidates[compared.first_equal[place]].name,
             "seeds": list(found.seeds[one]),
-            "scores": {column: _plain(of[place]) for column, of in numbers.items()},
+            "scores": {column: as_numbers(of[place]) for column, of in numbers.items()},
             "gains": {
-                column: _plain(gain.estimate) | _tests(gain)
+                column: as_numbers(gain.estimate) | tests_of(gain)
                 for column, of in gains.items()
                 if (gain := of[place]) is not None
             },
@@ -161,12 +161,14 @@ def as_json(found: Comparison, against: str | None, less: bool) -> str:
     return json.dumps(facts | {"against": against, "compared": lines}, indent=1)
 
 
-def _tests(gain: Difference) -> dict[str, float | None]:
+def tests_of(gain: Difference) -> dict[str, float | None]:
+    """The tests of a difference, for machines."""
     ranks = None if isnan(gain.ranks) else gain.ranks
     return {"p": gain.p, "holm": gain.corrected, "wilcoxon_holm": ranks}
 
 
-def _plain(estimate: Estimate) -> dict[str, float | None]:
+def as_numbers(estimate: Estimate) -> dict[str, float | None]:
+    """A number and the ends of its interval, for machines."""
     return {k: None if isnan(v) else v for k, v in estimate._asdict().items()}
 
 
@@ -174,7 +176,8 @@ def _number(value: float) -> str:
     return "–" if isnan(value) else f"{value:.3f}"
 
 
-def _with_interval(estimate: Estimate) -> str:
+def with_interval(estimate: Estimate) -> str:
+    """A number and its interval, for people."""
     if not _has_ends(estimate):
         return _number(estimate.value)
     ends = (f"{end:.3f}".removeprefix("0") for end in (estimate.low, estimate.high))

@@ -13,6 +13,7 @@ from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
 from konsil.evaluation.statistics import (
     DRAWS,
     LEVEL,
+    Averaged,
     Compared,
     Images,
     _auc,
@@ -156,6 +157,65 @@ def test_the_same_draws_for_everybody():
     assert (times[:, 1:].sum(axis=1) == 3).all()  # as many patients as there are
 
 
+# --- the mean of several comparisons --------------------------------------------------------------
+
+# as folds: a is in both with the same patients, b in the first alone
+FIRST = Compared(
+    {
+        "a": site([0, 0, 1], [[0.2, 0.4, 0.9]], [[0.3, 0.6, 0.9]]),
+        "b": site([0, 1], [[0.5, 0.7]], [[0.5, 0.8]]),
+    }
+)
+SECOND = Compared({"a": site([0, 0, 1], [[0.0, 0.2, 0.5]], [[0.1, 0.2, 0.9]])})
+
+
+def test_a_mean_of_comparisons_by_hand():
+    both = Averaged([(FIRST, CLIENT_AVERAGE), (SECOND, "a")])
+    first, second = (0.5 + 0.6) / 2, 0.7 / 3
+    assert both.estimates()[0].value == pytest.approx((first + second) / 2)
+    gain = both.differences(0)[1].estimate.value
+    assert gain == pytest.approx(((0.1 + 0.05) / 2 + 0.5 / 3) / 2)
+
+
+def test_a_patient_of_several_comparisons_adds_to_the_difference_once():
+    both = Averaged([(FIRST, GLOBAL), (SECOND, GLOBAL)])
+    of_a = (0.3 / 5 + 0.1 / 3) / 2, (0.0 / 5 + 0.4 / 3) / 2  # patients 0 and 1
+    added = both._contributions(1, 0)
+    assert added == pytest.approx([*of_a, 0.0, 0.1 / 5 / 2])
+    assert added.sum() == pytest.approx(both.differences(0)[1].estimate.value)
+    assert both.differences(0)[1].ranks == pytest.approx(wilcoxon([*of_a, 0.01]).pvalue)
+
+
+def test_a_patient_of_several_comparisons_is_drawn_alike_in_all():
+    """What one adds and the other takes away is sure to be nothing."""
+    turned = Compared({"a": Images(SECOND.sites["a"].patients, SECOND.sites["a"].values[::-1])})
+    difference = Averaged([(SECOND, "a"), (turned, "a")]).differences(0)[1]
+    assert difference.estimate == pytest.approx((0, 0, 0), abs=1e-12)
+
+
+@pytest.mark.parametrize("column", ["a", "b", CLIENT_AVERAGE, GLOBAL])
+def test_of_one_comparison_the_mean_is_that_one(column):
+    alone = Averaged([(FIRST, column)])
+    assert alone.estimates() == FIRST.estimates(column)
+    assert alone.differences(1) == FIRST.differences(column, 1)
+
+
+def test_who_is_not_among_them_is_not_tested_and_does_not_count_for_holm():
+    three = site([0, 1, 2], [[0.1, 0.5, 0.7]], [[0.2, 0.5, 0.9]], [[0.0, 0.6, 0.9]])
+    all_ = Averaged([(Compared({"a": three}), "a")])
+    few = all_.differences(0, [0, 2])
+    assert few[1] is None
+    assert few[2].corrected == few[2].p == all_.differences(0)[2].p
+    assert few[2].estimate == all_.differences(0)[2].estimate
+
+
+def test_of_no_value_the_mean_is_none():
+    """Neither site has images of both classes: there is no AUC, and so no mean of AUCs."""
+    one_class = site([0, 1], [[0.1, 0.2]], ill=[True, True])
+    found = Compared({"a": one_class, "b": one_class})
+    assert math.isnan(found.estimates(CLIENT_AVERAGE)[0].value)
+
+
 # --- Holm, Wilcoxon ------------------------------------------------------------------------------
 
 
@@ -257,7 +317,7 @@ def test_of_methods_that_are_alike_one_in_twenty_is_called_different():
             gain = np.repeat(rng.normal(0, 0.05, n), 3) + rng.normal(0, 0.02, 3 * n)
             values = [np.zeros((1, 3 * n)), gain[None]]
             sites[f"of {n}"] = Images(np.repeat(np.arange(n), 3), values)
-        p = Compared(sites)._tests(CLIENT_AVERAGE, 1, 0, np.empty(0))
+        p = Averaged([(Compared(sites), CLIENT_AVERAGE)]).tests(1, 0, np.empty(0))
         called += np.array(p) < LEVEL
     assert (called >= 0.03 * 500).all()
     assert (called <= 0.07 * 500).all()
