@@ -155,8 +155,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
     "evaluation/statistics.py": [
         ("a patient of several folds is several", "added.get(site, np.zeros(1)) + own", "own"),
         ("folds are added up", "+ own / len(self.parts)", "+ own"),
-        ("Holm counts everybody", "range(len(values)) if among is None else among",
-         "range(len(values))"),
+        ("Holm counts everybody", "{*range(len(values))} if among is None else {*among}",
+         "{*range(len(values))}"),
         ("no value is 0", "out=np.full(sums.shape, np.nan)", "out=np.zeros(sums.shape)"),
         ("every image is a patient", "np.unique(images.patients, return_inverse=True)",
          "np.unique(np.arange(len(images.patients)), return_inverse=True)"),
