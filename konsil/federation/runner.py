@@ -180,7 +180,7 @@ class Run:
 
     def _write_scores(self, job: Job, examiner: Examiner) -> None:
         """Every test image's scores, of the sites that told them."""
-        patients = scores.patients_in(self.folder / "splits.csv")
+        patients = {site: own for site, own in examiner.patients.items() if own}
         rows: list[dict[str, Any]] = []
         for role, said in examiner.scores.items():
             told = {site: reply.columns for site, reply in said.items() if reply.means is None}

@@ -58,6 +58,9 @@ TESTS = {
     "federation/plan.py": ("federation/test_plan.py",),
     "federation/server.py": ("federation/test_own_training.py",),
     "deploy/guard.py": ("deploy/test_guard.py",),
+    "federation/messages.py": ("federation/test_examiner.py",),
+    "federation/examiner.py": ("federation/test_examiner.py",),
+    "federation/site_worker.py": ("federation/test_site_worker.py",),
     "tuning.py": ("test_tuning.py",),
     "networks/encoder.py": ("networks/test_encoder.py",),
     "data/reading.py": ("data/test_reading.py", "supermodel/test_supermodel.py"),
@@ -119,6 +122,19 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("v steps after w", '[*self.personal(), Averaged("global")]',
          '[Averaged("global"), *self.personal()]'),
         ("answers with v", "{\"personal\": vbar.with_statistics_of(v)}", '{"personal": v}'),
+    ],
+    "federation/messages.py": [
+        ("patients' numbers are anything", "if not 0 <= number <= known:", "if False:"),
+        ("patients of fewer images", "if numbers and len(numbers) != images:", "if False:"),
+    ],
+    "federation/examiner.py": [
+        ("patients of validation images", "if said.patients and (said.means is not None or",
+         "if False and (said.means is not None or"),
+    ],
+    "federation/site_worker.py": [
+        ("whose validation images are", "self._patients_at(request.site)} if detailed else {}",
+         "self._patients_at(request.site)}"),
+        ("nobody's patients", "patients_in(self.run_folder / \"splits.csv\")", "{}"),
     ],
     "evaluation/statistics.py": [
         ("every image is a patient", "np.unique(images.patients, return_inverse=True)",
@@ -303,8 +319,12 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "evaluation/intervals.py": [
         ("90 % intervals", "ENDS = (2.5, 97.5)", "ENDS = (5, 95)"),
-        ("half of the images are drawn", "(AT_ONCE, images))", "(AT_ONCE, max(1, images // 2)))"),
+        ("half of the images are drawn", "(AT_ONCE, patients))",
+         "(AT_ONCE, max(1, patients // 2)))"),
         ("one image has an interval", "FEWEST = 2", "FEWEST = 1"),
+        ("patients are ignored", "if len(patients):", "if False:"),
+        ("patients count alike", "sizes = np.bincount(patients).astype(np.float64)",
+         "sizes = np.full(len(np.bincount(patients)), len(patients) / len(set(patients)))"),
     ],
     "export/konsil_onnx.py": [
         ("as sure as gamma is enough", "> np.float32(rule[\"gamma\"])",
