@@ -126,7 +126,8 @@ def _rows(fold: Fold, plan: Plan, whole: Plan, federation: Federation) -> Iterat
     from konsil.federation.compute import prepare_process, settings_kept
     from konsil.report.analysis import model_of
 
-    images, patients = test_images(whole.data_folder, fold.site), federation.test_patients(fold.site)
+    images = test_images(whole.data_folder, fold.site)
+    patients = federation.test_patients(fold.site)
     with settings_kept():
         prepare_process(plan.experiment.compute)
         for job in plan.jobs:

@@ -58,6 +58,7 @@ TESTS = {
     "federation/plan.py": ("federation/test_plan.py",),
     "federation/server.py": ("federation/test_own_training.py",),
     "deploy/guard.py": ("deploy/test_guard.py",),
+    "report/means.py": ("report/test_means.py",),
     "federation/messages.py": ("federation/test_examiner.py",),
     "federation/examiner.py": ("federation/test_examiner.py",),
     "federation/site_worker.py": ("federation/test_site_worker.py",),
@@ -122,6 +123,11 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("v steps after w", '[*self.personal(), Averaged("global")]',
          '[Averaged("global"), *self.personal()]'),
         ("answers with v", "{\"personal\": vbar.with_statistics_of(v)}", '{"personal": v}'),
+    ],
+    "report/means.py": [
+        ("the best is the worst", "(max if less else min)(known", "(min if less else max)(known"),
+        ("all are silent", "if site not in told]", "]"),
+        ("validation means", 'if row.split == "test"]', 'if row.split == "val"]'),
     ],
     "federation/messages.py": [
         ("patients' numbers are anything", "if not 0 <= number <= known:", "if False:"),
