@@ -144,8 +144,11 @@ class Plan:
 
     def training(self, job: Job) -> TrainingConfig:
         """A job's local work: the experiment's, with what its method has of its own over it."""
-        own = self.method_config(job).training
-        return self.training_of(own.laid_over(self.experiment.training))
+        return self.training_of(self.settings(job))
+
+    def settings(self, job: Job) -> TrainingConfig:
+        """The same as it is written."""
+        return self.method_config(job).training.laid_over(self.experiment.training)
 
     def training_of(self, training: TrainingConfig) -> TrainingConfig:
         """The same with the strength of augmentation that `auto` means for so many steps."""

@@ -31,6 +31,7 @@ from konsil.files import remove_parts, store_once, take_lock, write_text
 from konsil.observers.eventlog import EventLog
 from konsil.supermodel import GLOBAL, Facts, SuperModel
 from konsil.supermodel.rules import Even, Fixed, to_json
+from konsil.tasks import task_settings
 from konsil.version import __version__
 from konsil.weights import Weights
 
@@ -234,6 +235,10 @@ class Run:
             "rounds": self.plan.experiment.rounds,
             "images": {site: self.plan.images(site, "train") for site in self.plan.sites},
             "scored": scored,  # images, of each split
+            # to compute as the run did, and to train on as it did
+            "compute": self.plan.experiment.compute.model_dump(mode="json"),
+            "training": self.plan.settings(job).model_dump(mode="json"),
+            "task": task_settings(self.plan.experiment.task).model_dump(mode="json", by_alias=True),
         }
         readings = {site: dict(words) for site, words in self.plan.readings.items()}
         return {"reading": readings, "scores": told, "provenance": provenance}
