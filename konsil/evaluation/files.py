@@ -81,6 +81,16 @@ def score_files(
     return [one for one in scored if one is not None]
 
 
+def answered_columns(model: SuperModel, images: Images, task: Task, site: str) -> Columns:
+    """Per-image values of the super model by its own rule: all that a run knows of a test image."""
+    found = routed_columns(model, images, task, site, detailed=True)
+    unknown = set() if site in model.facts.sites else {OF_ONES_OWN_SITE}
+    if not model.facts.selector:  # nobody has looked at the images
+        unknown |= {OF_ONES_OWN_SITE, *CONFIDENCES}
+        unknown |= {name for name in found if name.startswith(PROBABILITY)}
+    return {name: values for name, values in found.items() if name not in unknown}
+
+
 # --- which images, in which order -----------------------------------------------------------------
 
 Work = tuple[Item, list[int] | None]  # a file, and which of its planes if that is known
@@ -159,12 +169,7 @@ class _Site:
         """Per-image values at the network's size: a run's own."""
         if self.ask != AUTO:
             return columns_alone(self.model, self.ask, images, self.task)
-        found = routed_columns(self.model, images, self.task, self.site, detailed=True)
-        unknown = set() if self.site in self.model.facts.sites else {OF_ONES_OWN_SITE}
-        if not self.model.facts.selector:  # nobody has looked at the images
-            unknown |= {OF_ONES_OWN_SITE, *CONFIDENCES}
-            unknown |= {name for name in found if name.startswith(PROBABILITY)}
-        return {name: values for name, values in found.items() if name not in unknown}
+        return answered_columns(self.model, images, self.task, self.site)
 
     def at_own_size(self, opened: ImageWithMasks, planes: list[int]) -> tuple[list[Columns], tuple]:
         """The columns of each plane on its own pixels, and what a person should know."""

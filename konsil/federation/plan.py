@@ -144,20 +144,14 @@ class Plan:
 
     def training(self, job: Job) -> TrainingConfig:
         """A job's local work: the experiment's, with what its method has of its own over it."""
-        return self.training_of(self.settings(job))
-
-    def settings(self, job: Job) -> TrainingConfig:
-        """The same as it is written."""
-        return self.method_config(job).training.laid_over(self.experiment.training)
+        own = self.method_config(job).training
+        return self.training_of(own.laid_over(self.experiment.training))
 
     def training_of(self, training: TrainingConfig) -> TrainingConfig:
         """The same with the strength of augmentation that `auto` means for so many steps."""
-        if training.augment == "none" or training.augment_strength != "auto":
-            return training
         images = sum(self.images(site, "train") for site in self.sites)
         epochs = self.experiment.rounds * training.local_epochs
-        steps = epochs * images / training.batch_size
-        return training.model_copy(update={"augment_strength": min(1.0, steps / FULL_STRENGTH)})
+        return augmented_for(training, epochs * images / training.batch_size)
 
     def context(self, job: Job, sites: tuple[str, ...]) -> Context:
         """What a method knows of the experiment."""
@@ -270,6 +264,13 @@ class Plan:
             data_folder=Path(data["data_folder"]),
             version=data["version"],
         )
+
+
+def augmented_for(training: TrainingConfig, steps: float) -> TrainingConfig:
+    """The same with the strength of augmentation that `auto` means for so many steps."""
+    if training.augment == "none" or training.augment_strength != "auto":
+        return training
+    return training.model_copy(update={"augment_strength": min(1.0, steps / FULL_STRENGTH)})
 
 
 def load_choices(experiment: Experiment) -> dict[str, str]:

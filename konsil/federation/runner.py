@@ -237,7 +237,7 @@ class Run:
             "scored": scored,  # images, of each split
             # to compute as the run did, and to train on as it did
             "compute": self.plan.experiment.compute.model_dump(mode="json"),
-            "training": self.plan.settings(job).model_dump(mode="json"),
+            "training": self.plan.training(job).model_dump(mode="json"),
             "task": task_settings(self.plan.experiment.task).model_dump(mode="json", by_alias=True),
         }
         readings = {site: dict(words) for site, words in self.plan.readings.items()}

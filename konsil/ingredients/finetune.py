@@ -1,5 +1,7 @@
 """Fine-tuning at a site after the last round, by default stopped early on validation images."""
 
+from collections.abc import Callable
+
 from konsil.ingredients.context import Context, Shared, TrainedNetwork
 from konsil.ingredients.piece import Averaged, Partition, Piece
 from konsil.ingredients.site import Site
@@ -46,7 +48,12 @@ class FineTuned(Piece):
 
 
 def fine_tune(
-    site: Site, network: str, weights: Weights, epochs: int, early_stopping: bool = True
+    site: Site,
+    network: str,
+    weights: Weights,
+    epochs: int,
+    early_stopping: bool = True,
+    tell: Callable[[int, float], None] = lambda epoch, score: None,
 ) -> Weights:
     """The best on validation images of these weights after 0, 1, ..., `epochs` local epochs.
 
@@ -54,7 +61,8 @@ def fine_tune(
     The learner `network` should have the policy "reset": a fresh optimiser. Of equals the
     earliest wins: a small validation split ties often, and each epoch moves the model further
     from what all sites have learned together. What the learner does not train stays as it is,
-    running statistics included. With no epoch, these weights come back.
+    running statistics included. With no epoch, these weights come back. With early stopping `tell`
+    hears the score after every epoch.
     """
     if not epochs:
         return weights
@@ -66,6 +74,8 @@ def fine_tune(
         tuned = weights.replaced(learner.weights().only(trained))
         if not early_stopping:
             best = tuned
-        elif (score := site.score(tuned)) > best_score:
+            continue
+        tell(epoch, score := site.score(tuned))
+        if score > best_score:
             best, best_score = tuned, score
     return best

@@ -115,7 +115,7 @@ def _ends(one: Estimate) -> str:
 
 def scores_table(scored: Sequence[SiteScores], task: Task, size: int) -> Table:
     """A line a metric, a column a site: at the network's size, then on the masks as they are."""
-    table = new_table(f"test of the super model, answers at {size} px", "")
+    table = new_table(f"the super model on labelled images, at {size} px", "")
     for one in scored:
         table.add_column(escape(one.site), justify="right")
     for metric in dict.fromkeys(name for one in scored for name in one.scores):

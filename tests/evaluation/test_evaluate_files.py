@@ -127,7 +127,7 @@ def test_the_command_prints_a_table_and_json(squares, tmp_path):
     for words in (
         "north",
         "south",
-        f"answers at {SIZE} px",
+        f"on labelled images, at {SIZE} px",
         "Dice, own size",
         "surface Dice",
         "8 labelled images of 8 patients",

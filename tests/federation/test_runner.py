@@ -148,7 +148,7 @@ def test_the_super_models_folder_tells_where_it_comes_from(finished):
         "images": {site: plan.images(site, "train") for site in plan.sites},
         "scored": {s: {site: plan.images(site, s) for site in plan.sites} for s in ("val", "test")},
         "compute": plan.experiment.compute.model_dump(mode="json"),
-        "training": plan.experiment.training.model_dump(mode="json"),
+        "training": plan.training(plan.job("fedsm/seed0")).model_dump(mode="json"),
         "task": {"loss": "dice_ce"},
     }
     rows = [r for r in read_results(folder / "results.csv") if r.role == "super"]
