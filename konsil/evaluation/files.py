@@ -75,8 +75,8 @@ def score_files(
     found, scored = Findings(), []
     for site in dict.fromkeys(item.site for item in items):
         own = [one for one in work if one[0].site == site]
-        with_them = _opened(source, own, found, lambda done, s=site, n=len(own): report(s, done, n))
-        scored.append(_of_site(_Site(model, source, site, ask, task), with_them))
+        files = _opened(source, own, found, report)
+        scored.append(_of_site(_Site(model, source, site, ask, task), files))
     found.raise_if_any(source.manifest.path)
     return [one for one in scored if one is not None]
 
@@ -121,7 +121,7 @@ def _planes_of(source: FileSource, item: Item) -> list[int]:
 
 
 def _opened(
-    source: FileSource, work: Sequence[Work], found: Findings, report: Callable[[int], None]
+    source: FileSource, work: Sequence[Work], found: Findings, report: Report
 ) -> Iterator[tuple[Item, ImageWithMasks, list[int]]]:
     """Each file with its masks and the planes that count; one that cannot be used is noted."""
     for done, (item, planes) in enumerate(work, 1):
@@ -133,7 +133,7 @@ def _opened(
             yield item, opened, planes
         except BadFile as bad:
             found.add_file(bad.name or item.image, bad)
-        report(done)
+        report(item.site, done, len(work))
 
 
 # --- one site -------------------------------------------------------------------------------------
@@ -171,7 +171,9 @@ class _Site:
             return columns_alone(self.model, self.ask, images, self.task)
         return answered_columns(self.model, images, self.task, self.site)
 
-    def at_own_size(self, opened: ImageWithMasks, planes: list[int]) -> tuple[list[Columns], tuple]:
+    def at_own_size(
+        self, opened: ImageWithMasks, planes: list[int]
+    ) -> tuple[list[Columns], Sequence[str]]:
         """The columns of each plane on its own pixels, and what a person should know."""
         reading = self.source.manifest.reading(self.site)
         shown = replace(opened, pictures=[opened.pictures[plane] for plane in planes])

@@ -73,7 +73,7 @@ def means_table(found: Comparison, metric: str, less: bool) -> Table:
     for place, one in enumerate(found.candidates):
         average, every, spread = (of[place] for of in numbers)
         site, score = worst_site(found, place, less)
-        cells = (_with_interval(average), _with_interval(every), f"{_number(score)} {escape(site)}")
+        cells = (with_interval(average), with_interval(every), f"{_number(score)} {escape(site)}")
         table.add_row(escape(one.name), *cells, _number(spread.value))
     return table
 
@@ -171,7 +171,8 @@ def _number(value: float) -> str:
     return "–" if isnan(value) else f"{value:.3f}"
 
 
-def _with_interval(estimate: Estimate) -> str:
+def with_interval(estimate: Estimate) -> str:
+    """A number with the ends of its interval, where it has one."""
     if not _has_ends(estimate):
         return _number(estimate.value)
     ends = (f"{end:.3f}".removeprefix("0") for end in (estimate.low, estimate.high))

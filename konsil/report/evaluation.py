@@ -10,6 +10,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.markup import escape
 from rich.table import Table
 
@@ -91,8 +92,8 @@ def _of_routing(model: SuperModel, one: SiteScores, task: Task) -> Iterator[str]
     foreign = f" {one.unfamiliar} ({share:.0%}) are like no site's." if one.unfamiliar else ""
     yield f"Asked: {who}.{foreign}"
     alone = alone_scores(one)
-    if len(alone) > 1:
-        best = max(alone, key=alone.__getitem__)
+    best = max(alone, key=alone.__getitem__, default="")
+    if len(alone) > 1 and [*one.asked] != [best]:
         yield (
             f"Alone, of its models {best} would have {alone[best]:.3f} here, the most of all; "
             "that is seen on these very images, and would have to be confirmed on others."
@@ -240,6 +241,7 @@ def _draw_marks(axes: Axes, hospitals: dict[str, Estimate], here: dict[str, Esti
     for place, (_, estimate, colour, marker) in enumerate(rows):
         axes.plot([estimate.low, estimate.high], [place, place], color=colour, linewidth=2)
         axes.plot([estimate.value], [place], marker, color=colour, markersize=6)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
 

@@ -17,7 +17,7 @@ from konsil.colours import FURTHER_COLOURS
 from konsil.evaluation.comparison import Comparison
 from konsil.evaluation.statistics import Difference, Estimate
 from konsil.files import write_text
-from konsil.report.compare import SAME, verdict
+from konsil.report.compare import SAME, verdict, with_interval
 from konsil.report.series import metric_name
 from konsil.report.style import FAINT, look, new_figure, write_figure
 from konsil.report.tables import as_markdown, new_table, plain
@@ -147,14 +147,16 @@ def table(joined: Joined) -> Table:
     less = joined.task.main_metric in joined.task.lower_is_better
     title = f"{metric_name(joined.task.main_metric)} of {joined.choices.site}'s test images"
     made = new_table(title, "")
-    for head in ("score (95 %)", "minus alone (95 %)", "p"):
+    for head in ("score (95 %)", "minus alone (95 %)"):
         made.add_column(head, justify="right", no_wrap=True)
-    made.add_column("")
+    made.add_column("")  # folded, in 80 columns
     for one in joined.found.candidates:
-        gain, cells = joined.gain(one.name), [_of(joined, one.name).replace("95 %: ", "")]
+        score, gain = joined.estimate(one.name), joined.gain(one.name)
+        assert score is not None
+        cells = [with_interval(score)]
         if gain is not None:
             change = _change(gain.estimate).replace("95 %: ", "")
-            cells += [change, f"{gain.corrected:.2g}", verdict(gain, less)]
+            cells += [change, verdict(gain, less)]
         made.add_row(escape(one.name), *cells)
     return made
 
