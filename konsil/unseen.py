@@ -131,7 +131,8 @@ def _rows(fold: Fold, plan: Plan, whole: Plan, federation: Federation) -> Iterat
     from konsil.federation.compute import prepare_process, settings_kept
     from konsil.report.analysis import model_of
 
-    images, patients = test_images(whole.data_folder, fold.site), _patients(federation, fold.site)
+    images = test_images(whole.data_folder, fold.site)
+    patients = federation.test_patients(fold.site)
     with settings_kept():
         prepare_process(plan.experiment.compute)
         for job in plan.jobs:
@@ -144,10 +145,3 @@ def _rows(fold: Fold, plan: Plan, whole: Plan, federation: Federation) -> Iterat
                 told = {fold.site: {name: list(values) for name, values in columns.items()}}
                 scored = Scored(job.method, job.seed, role, model.facts.sites, told)
                 yield from scored.rows(task, {fold.site: patients})
-
-
-def _patients(federation: Federation, site: str) -> list[int]:
-    """Numbers of the patients of a site's test images, in the order of the images."""
-    names = [i.patient for i in federation.items if (i.site, i.split) == (site, "test")]
-    known = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return [known[name] for name in names]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from konsil.cli import analyze, compare, data, deploy, experiments, export, predict, serve
+from konsil.cli import analyze, compare, data, deploy, experiments, export, join, predict, serve
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import KonsilError
 from konsil.version import __version__
@@ -27,6 +27,7 @@ app.command()(experiments.pretrain)
 app.command()(experiments.demo)
 app.command()(predict.predict)
 app.command()(predict.evaluate)
+app.command()(join.join)
 app.command()(export.export)
 app.command()(serve.serve)
 app.command()(experiments.methods)

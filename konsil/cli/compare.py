@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +15,7 @@ from konsil.errors import RunError
 
 if TYPE_CHECKING:
     from konsil.evaluation.levels import Levels
+    from konsil.report.means import Means
     from konsil.tasks import Task
 
 AUC = "auc"
@@ -47,21 +50,66 @@ def compare(
     """Hold methods against each other on the same test images, with intervals and tests."""
     folders = _trained(runs, set_, plugin, out, resume)
     with console.status("reading"):
-        from konsil.evaluation.comparison import compare as compared
-        from konsil.evaluation.results import CLIENT_AVERAGE
-        from konsil.report.compare import as_json, print_comparison
+        from konsil.report import means
 
         task = _task(folders[0], plugin)
     metric = metric or task.main_metric
-    found = compared(folders, metric, structure)
-    column = site or CLIENT_AVERAGE
-    if column not in found.compared.columns:
-        raise RunError(f"--site {site}: one of {', '.join(found.compared.columns)}")
     less = metric in task.lower_is_better
-    if json_:
-        say(as_json(found, against, less))
+    if means.tells_images(folders):
+        _compare_images(folders, (metric, structure), less, against, site, json_)
     else:
-        print_comparison(console, found, metric, less, against, column)
+        told = means.means_of(folders, metric, structure)
+        _check_column(site, told.columns)
+        say(means.as_json(told, against, less)) if json_ else _print_means(told, less, against)
+
+
+def _compare_images(
+    folders: list[Path],
+    what: tuple[str, str | None],
+    less: bool,
+    against: str | None,
+    site: str | None,
+    json_: bool,
+) -> None:
+    """From single images' scores; of sites that let means out alone, what means can say."""
+    from konsil.evaluation.comparison import compare as compared
+    from konsil.evaluation.results import CLIENT_AVERAGE
+    from konsil.report import means
+    from konsil.report.compare import as_json, print_comparison
+
+    found, silent, why = compared(folders, *what), None, ""
+    _check_column(site, found.compared.columns)
+    try:
+        silent = means.silent_means_of(folders, *what, found.compared.sites)
+    except RunError as error:  # means cannot say everything
+        why = f"of sites that let means out alone: {error}"
+    if json_:
+        said = json.loads(as_json(found, against, less))
+        if silent is not None:
+            said["means_alone"] = json.loads(means.as_json(silent, against, less))
+        say(json.dumps(said, indent=1))
+        return
+    print_comparison(console, found, what[0], less, against, site or CLIENT_AVERAGE)
+    if silent is not None:
+        _print_means(silent, less, against)
+    elif why:
+        console.print(why, highlight=False, soft_wrap=True)
+
+
+def _check_column(site: str | None, columns: Sequence[str]) -> None:
+    if site is not None and site not in columns:
+        raise RunError(f"--site {site}: one of {', '.join(columns)}")
+
+
+def _print_means(found: Means, less: bool, against: str | None) -> None:
+    """What means alone can say, and why there is no more."""
+    from konsil.report import means
+
+    console.print(means.means_table(found, less))
+    if len(found.candidates) > 1:
+        console.print(means.gains_table(found, against))
+    for line in means.notes(found):
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def _task(folder: Path, plugins: list[Path] | None) -> Task:
@@ -250,6 +298,7 @@ def report(
     with console.status("reading"):
         from konsil.evaluation.comparison import compare as compared
         from konsil.files import write_text
+        from konsil.report import means
         from konsil.report.compare import scores_table
         from konsil.report.page import write_page
         from konsil.report.tables import FORMATS, plain
@@ -262,8 +311,12 @@ def report(
         return
     if format_ not in FORMATS:
         raise RunError(f"--format {format_}: html, {', '.join(FORMATS)}")
-    found = compared(runs, task.main_metric)
-    text = FORMATS[format_](plain(scores_table(found, task.main_metric, False)))
+    if means.tells_images(runs):
+        found = compared(runs, task.main_metric)
+        table = scores_table(found, task.main_metric, False)
+    else:
+        table = means.means_table(means.means_of(runs, task.main_metric), False)
+    text = FORMATS[format_](plain(table))
     if out is None:
         print(text, end="")
     else:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
 
 from konsil.cli.experiments import PluginOption
 from konsil.cli.terminal import console, problems, progress, say
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from konsil.evaluation.files import SiteScores
     from konsil.supermodel import SuperModel
     from konsil.supermodel.asking import Asked
+    from konsil.tasks import Task
 
 ModelArgument = Annotated[
     Path,
@@ -152,23 +152,75 @@ def evaluate(
     ask: Annotated[
         str, typer.Option("--ask", metavar="WHO", help="auto (the selector), global, or a site.")
     ] = "auto",
+    split: Annotated[
+        str | None,
+        typer.Option(help="Only train, val or test, as the file's rules divide the images."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="Leave a report there.")
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a report that is there already.")
+    ] = False,
     json_: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
     device: DeviceOption = "cpu",
     plugin: PluginOption = None,
 ) -> None:
-    """Measure a super model on labelled images, also of hospitals that took no part."""
+    """Measure a super model on labelled images, also of hospitals that took no part.
+
+    Nothing that is printed or left names a file or a patient, and nothing is sent anywhere.
+    """
     loaded = load_model(model, device, plugin)
     from konsil.evaluation.files import score_files
     from konsil.supermodel.asking import check_known
 
     check_known(loaded, ask)
+    if split not in (None, "train", "val", "test"):
+        raise RunError(f"--split {split}: train, val or test")
     source = labelled(data, loaded)
+    compute_as_trained(loaded, device)
+    from konsil.report import evaluation as told
+
+    if out is not None:
+        told.claim(out, overwrite)
     with progress() as report:
-        scores = score_files(loaded, source, ask, report)
+        scored = score_files(loaded, source, ask, report, split)
+    task = make_task_of(loaded)
     if json_:
-        print(json.dumps([vars(one) for one in scores], indent=1))
-        return
-    _print_scores(scores, loaded.facts.network["image_size"])
+        print(json.dumps(told.as_json(loaded, scored, ask, task), indent=1, allow_nan=False))
+    else:
+        _print_scores(loaded, scored, ask, task)
+    if out is not None:
+        told.write_report(out, loaded, scored, ask, task)
+        (problems.print if json_ else say)(f"report: {out / told.SUMMARY}")
+
+
+def compute_as_trained(model: SuperModel, device: str) -> None:
+    """This process computes with as many threads as the run did: so are the bits its own."""
+    from konsil.config import ComputeConfig
+    from konsil.federation.compute import prepare_process
+
+    told = model.facts.provenance.get("compute", {})
+    threads = told.get("threads", 1) if isinstance(told, dict) else 1
+    prepare_process(ComputeConfig(device=device, threads=threads))
+
+
+def make_task_of(model: SuperModel) -> Task:
+    """What a model has learned, which knows its metrics."""
+    from konsil.config import TaskConfig
+    from konsil.tasks import make_task
+
+    return make_task(TaskConfig(name=model.facts.task), model.facts.labels)
+
+
+def _print_scores(model: SuperModel, scored: list[SiteScores], ask: str, task: Task) -> None:
+    from konsil.report.evaluation import scores_table, words
+
+    console.print(scores_table(scored, task, model.facts.network["image_size"]))
+    for one in scored:
+        for line in words(model, one, ask, task):
+            say(line)
+        say("")
 
 
 def labelled(path: Path, model: SuperModel) -> FileSource:
@@ -186,18 +238,3 @@ def labelled(path: Path, model: SuperModel) -> FileSource:
     size, channels = network["image_size"], network["in_channels"]
     config = FederationConfig(file=manifest.path, image_size=size, channels=channels)
     return FileSource(manifest, config, task)
-
-
-def _print_scores(scores: list[SiteScores], size: int) -> None:
-    metrics = [name for name in scores[0].scores if not name.startswith("_")]
-    head = [f"{name}, {size} px" for name in metrics] if scores[0].own_size else metrics
-    own = [f"{name}, own size" for name in metrics if name in scores[0].own_size]
-    right = [Column(name, justify="right") for name in ("images", *head, *own)]
-    table = Table("site", *right, "asked")
-    for one in scores:
-        values = [f"{one.scores[name]:.3f}" if name in one.scores else "" for name in metrics]
-        values += [f"{value:.3f}" for value in one.own_size.values()]
-        asked = ", ".join(f"{who} {count}" for who, count in one.asked.items())
-        foreign = f"; {one.unfamiliar} like no site's" if one.unfamiliar else ""
-        table.add_row(one.site, str(one.images), *values, f"{asked}{foreign}")
-    console.print(table)

@@ -37,6 +37,12 @@ class Federation:
     items: tuple[Item, ...]
     readings: dict[str, ImageReading] = field(default_factory=dict)  # how each site's are read
 
+    def test_patients(self, site: str) -> list[int]:
+        """The patients of a site's test images in their order, numbered as they come."""
+        names = [item.patient for item in self.items if (item.site, item.split) == (site, "test")]
+        known = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return [known[name] for name in names]
+
     def write_splits(self, path: Path) -> None:
         """Which image went where, as a CSV that federation.csv (of pictures with one mask each)
         or split.file of a federation file reads again.

@@ -195,8 +195,8 @@ class SiteData:
             reading=found.readings[self.site].to_json(),
         )
 
-    def plan(self, shared: SharedPlan, plugins: list[Path]) -> Plan:
-        """The plan that was sent, with this site's own places, if it is about this site.
+    def plan(self, shared: SharedPlan, plugins: list[Path]) -> tuple[Plan, Federation]:
+        """The plan that was sent, with this site's own places, if it is about this site; its data.
 
         A site trusts its own arithmetic: the hash, its own numbers, and its own code.
         """
@@ -222,7 +222,7 @@ class SiteData:
                 "the plan's counts of images are not those of this site's data now; bring the data "
                 "back as they were, or submit a new run"
             )
-        return plan
+        return plan, federation
 
 
 def _needed(agreed: Mapping[str, str], own: list[Path]) -> list[Path]:

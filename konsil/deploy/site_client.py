@@ -191,9 +191,10 @@ class SiteClient:
 
     def _new_worker(self, shared: SharedPlan) -> SiteWorker:
         """Who answers for a plan, with this site's own places, if the site agrees to it."""
-        plan = self.data.plan(shared, self.policy.plugins)
+        plan, federation = self.data.plan(shared, self.policy.plugins)
         self.policy.check_plan(plan, self.site)
-        return SiteWorker(plan, self._runs(plan.hash, shared.run), self.device)
+        patients = {self.site: federation.test_patients(self.site)}
+        return SiteWorker(plan, self._runs(plan.hash, shared.run), self.device, patients)
 
     def _noted(self, plan: str) -> SharedPlan:
         """A plan as this site agreed to it."""

@@ -31,11 +31,16 @@ class Comparison:
 
     def place(self, name: str) -> int:
         """Which candidate this is; RunError if there is none of that name."""
-        found = [place for place, one in enumerate(self.candidates) if one.name == name]
-        if not found:
-            known = ", ".join(one.name for one in self.candidates)
-            raise RunError(f"{name}: nobody of that name is compared; there are {known}")
-        return found[0]
+        return place_of(self.candidates, name)
+
+
+def place_of(candidates: Sequence[Series], name: str) -> int:
+    """Which of them this is; RunError if there is none of that name."""
+    found = [place for place, one in enumerate(candidates) if one.name == name]
+    if not found:
+        known = ", ".join(one.name for one in candidates)
+        raise RunError(f"{name}: nobody of that name is compared; there are {known}")
+    return found[0]
 
     def distinct(self) -> Iterator[tuple[int, Series]]:
         """Place and name of all but those who give the same answers as one before them."""

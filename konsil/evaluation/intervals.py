@@ -1,8 +1,8 @@
 """How sure a mean over images is: its 95 % interval by the bootstrap.
 
-Images are drawn with replacement, as often as there are images, and their mean is taken: the
-middle 95 % of such means. The draws are the same wherever they are made. Several images of one
-patient are drawn as if they were of several, so that such intervals are too narrow.
+Patients are drawn with replacement, as often as there are patients, and the mean of their images is
+taken: the middle 95 % of such means. The draws are the same wherever they are made. Where nobody
+has told whose an image is, each counts as a patient of its own, and such intervals are too narrow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,27 +14,37 @@ from konsil.randomness import derive
 
 DRAWS, AT_ONCE = 2000, 50
 ENDS = (2.5, 97.5)  # percentiles
-FEWEST = 2  # images: the mean of one has no interval
+FEWEST = 2  # patients: the mean of one has no interval
 
 
 def intervals_of(
-    columns: Mapping[str, Sequence[float]], metrics: Sequence[str]
+    columns: Mapping[str, Sequence[float]], metrics: Sequence[str], patients: Sequence[int] = ()
 ) -> dict[str, list[float]]:
-    """Both ends of the interval of every metric that is a mean of single images' values."""
+    """Both ends of the interval of every metric that is a mean of single images' values.
+
+    `patients`: of each image the number; none: nobody has told.
+    """
     given = [name for name in metrics if len(columns.get(name, ())) >= FEWEST]
-    if not given:
+    if not given or len(set(patients)) == 1:
         return {}
     values = np.array([columns[name] for name in given], np.float64)
-    ends = np.percentile(_means(values), ENDS, axis=0).T
+    sizes = np.ones(values.shape[1])
+    if len(patients):
+        sizes = np.bincount(patients).astype(np.float64)
+        values = np.stack([np.bincount(patients, own) for own in values])
+    ends = np.percentile(_means(values, sizes), ENDS, axis=0).T
     return {name: both.tolist() for name, both in zip(given, ends, strict=True)}
 
 
-def _means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[draws, metrics] of values [metrics, images], some draws at a time: images may be many."""
-    images = values.shape[1]
-    generator = np.random.Generator(np.random.PCG64(derive("interval", images)))
+def _means(sums: NDArray[np.float64], sizes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[draws, metrics] of sums [metrics, patients] over so many images of each patient.
+
+    Some draws at a time: patients may be many.
+    """
+    patients = len(sizes)
+    generator = np.random.Generator(np.random.PCG64(derive("interval", patients)))
     pieces = []
     for _ in range(DRAWS // AT_ONCE):
-        drawn = generator.integers(0, images, (AT_ONCE, images))
-        pieces.append(values[:, drawn].mean(axis=2).T)
+        drawn = generator.integers(0, patients, (AT_ONCE, patients))
+        pieces.append((sums[:, drawn].sum(axis=2) / sizes[drawn].sum(axis=1)).T)
     return np.concatenate(pieces)

@@ -77,16 +77,22 @@ def _routed(columns: Mapping[str, Sequence[float]], sites: Sequence[str]) -> dic
     """The selector's probabilities by name, who answered, and what each model would score."""
     found: dict[str, Any] = {n: v for n, v in columns.items() if n.startswith(SCORE_OF)}
     probabilities = [values for name, values in columns.items() if name.startswith(PROBABILITY)]
-    models = (GLOBAL, *sites)
     if probabilities:
-        names = models if len(probabilities) == len(models) else sites
+        names = (GLOBAL, *sites) if len(probabilities) > len(sites) else sites
         found |= {f"{LIKE}{name}": v for name, v in zip(names, probabilities, strict=True)}
-        shares = zip(*(columns[f"{SHARE}{place}"] for place in range(len(models))), strict=True)
-        found[ASKED] = [
-            " + ".join(name for name, share in zip(models, of_image, strict=True) if share > 0)
-            for of_image in shares
-        ]
+    if f"{SHARE}0" in columns:
+        found[ASKED] = asked_of(columns, sites)
     return found
+
+
+def asked_of(columns: Mapping[str, Sequence[float]], sites: Sequence[str]) -> list[str]:
+    """Who answered each image, by the models' shares: one, or several with a plus."""
+    models = (GLOBAL, *sites)
+    shares = zip(*(columns[f"{SHARE}{place}"] for place in range(len(models))), strict=True)
+    return [
+        " + ".join(name for name, share in zip(models, of_image, strict=True) if share > 0)
+        for of_image in shares
+    ]
 
 
 def patients_in(splits: Path) -> dict[str, list[int]]:

@@ -25,6 +25,7 @@ from konsil.federation.messages import (
     Reply,
     Split,
     check_images,
+    check_patients,
     check_values,
     shown,
 )
@@ -47,6 +48,7 @@ class Examiner(Questions):
         self.intervals: dict[str, dict[str, dict[str, dict[str, list[float]]]]] = {}
         # role -> site -> what the best checkpoint scores on every test image
         self.scores: dict[str, dict[str, EvaluateReply]] = {}
+        self.patients: dict[str, list[int]] = {}  # of each site's test images, where it told them
 
     def rows(
         self,
@@ -78,6 +80,8 @@ class Examiner(Questions):
 
         def read(reply: Reply) -> EvaluateReply:
             images, said = self.plan.images(reply.site, split), reply.body_as(EvaluateReply)
+            if asked.detailed and said.means is None:
+                self._check_same_patients(reply.site, said.patients)
             return check_scores(said, images, self.task, further, asked.detailed)
 
         said = self.ask("evaluate", parts, asked, read)
@@ -91,10 +95,16 @@ class Examiner(Questions):
             for site, metric, value, n in numbers
         ]
 
+    def _check_same_patients(self, site: str, told: list[int]) -> None:
+        if self.patients.setdefault(site, told) != told:
+            raise BadMessage("patients: others than it told of another model")
+
     def _note_intervals(self, role: str, split: Split, said: dict[str, EvaluateReply]) -> None:
         """Of sites that told single images' values; a policy may let out means alone."""
         by_site = {
-            site: intervals_of(reply.columns, (*self.task.metrics, *self.task.further))
+            site: intervals_of(
+                reply.columns, (*self.task.metrics, *self.task.further), reply.patients
+            )
             for site, reply in said.items()
             if reply.means is None
         }
@@ -117,6 +127,9 @@ def check_scores(
     `further`: scores beside the task's own; `detailed`: all that the task has.
     """
     check_images(said.images, images)
+    if said.patients and (said.means is not None or not detailed):
+        raise BadMessage("patients: they go with single test images' scores, and nowhere else")
+    check_patients(said.patients, images)
     if said.means is not None:
         left_out = set(task.of_all_images) - set(said.means)  # a site may have one class only
         errors = ERRORS if "selector_accuracy" in further else ()

@@ -204,6 +204,8 @@ class EvaluateReply(Body):
 
     images: int
     columns: dict[str, list[float]] = {}
+    # of each test image, numbered within the site as they come: no name; empty: not told
+    patients: list[int] = []
     means: dict[str, float] | None = None
 
 
@@ -229,6 +231,20 @@ def check_images(given: int, expected: int) -> None:
     """A site has as many images as the plan says."""
     if given != expected:
         raise BadMessage(f"{shown(given)} images, by the plan {expected}")
+
+
+def check_patients(numbers: Sequence[int], images: int) -> None:
+    """Whose each image is, or nothing: the first patient is 0, and the next new one 1, and so on.
+
+    Numbers of any other kind could be a site's own, which say more.
+    """
+    if numbers and len(numbers) != images:
+        raise BadMessage(f"patients: {len(numbers)} values, expected {images}")
+    known = 0
+    for number in numbers:
+        if not 0 <= number <= known:
+            raise BadMessage(f"patients: {shown(number)} where 0 to {known} can come")
+        known += number == known
 
 
 def check_values(name: str, values: Sequence[float], count: int, largest: float | None) -> None:

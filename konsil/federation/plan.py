@@ -149,12 +149,9 @@ class Plan:
 
     def training_of(self, training: TrainingConfig) -> TrainingConfig:
         """The same with the strength of augmentation that `auto` means for so many steps."""
-        if training.augment == "none" or training.augment_strength != "auto":
-            return training
         images = sum(self.images(site, "train") for site in self.sites)
         epochs = self.experiment.rounds * training.local_epochs
-        steps = epochs * images / training.batch_size
-        return training.model_copy(update={"augment_strength": min(1.0, steps / FULL_STRENGTH)})
+        return augmented_for(training, epochs * images / training.batch_size)
 
     def context(self, job: Job, sites: tuple[str, ...]) -> Context:
         """What a method knows of the experiment."""
@@ -267,6 +264,13 @@ class Plan:
             data_folder=Path(data["data_folder"]),
             version=data["version"],
         )
+
+
+def augmented_for(training: TrainingConfig, steps: float) -> TrainingConfig:
+    """The same with the strength of augmentation that `auto` means for so many steps."""
+    if training.augment == "none" or training.augment_strength != "auto":
+        return training
+    return training.model_copy(update={"augment_strength": min(1.0, steps / FULL_STRENGTH)})
 
 
 def load_choices(experiment: Experiment) -> dict[str, str]:

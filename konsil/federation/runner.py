@@ -31,6 +31,7 @@ from konsil.files import remove_parts, store_once, take_lock, write_text
 from konsil.observers.eventlog import EventLog
 from konsil.supermodel import GLOBAL, Facts, SuperModel
 from konsil.supermodel.rules import Even, Fixed, to_json
+from konsil.tasks import task_settings
 from konsil.version import __version__
 from konsil.weights import Weights
 
@@ -180,7 +181,7 @@ class Run:
 
     def _write_scores(self, job: Job, examiner: Examiner) -> None:
         """Every test image's scores, of the sites that told them."""
-        patients = scores.patients_in(self.folder / "splits.csv")
+        patients = {site: own for site, own in examiner.patients.items() if own}
         rows: list[dict[str, Any]] = []
         for role, said in examiner.scores.items():
             told = {site: reply.columns for site, reply in said.items() if reply.means is None}
@@ -234,6 +235,10 @@ class Run:
             "rounds": self.plan.experiment.rounds,
             "images": {site: self.plan.images(site, "train") for site in self.plan.sites},
             "scored": scored,  # images, of each split
+            # to compute as the run did, and to train on as it did
+            "compute": self.plan.experiment.compute.model_dump(mode="json"),
+            "training": self.plan.training(job).model_dump(mode="json"),
+            "task": task_settings(self.plan.experiment.task).model_dump(mode="json", by_alias=True),
         }
         readings = {site: dict(words) for site, words in self.plan.readings.items()}
         return {"reading": readings, "scores": told, "provenance": provenance}

@@ -8,6 +8,7 @@ from pathlib import Path
 from konsil.data import test_images, training_data
 from konsil.errors import StateError
 from konsil.evaluation.routing import calibration, described, routed_columns, rule_scores
+from konsil.evaluation.scores import Patients, patients_in
 from konsil.federation.compression import pack_upload
 from konsil.federation.compute import prepare_process
 from konsil.federation.keeping import kept
@@ -50,9 +51,13 @@ OPEN_SITES = 32
 class SiteWorker:
     """Hosts any of a plan's sites. Their state lies in each site's own folder, nowhere else."""
 
-    def __init__(self, plan: Plan, run_folder: Path, device: str = "") -> None:
-        """`device`: this site's own, where it differs from the plan's."""
-        self.plan = plan
+    def __init__(
+        self, plan: Plan, run_folder: Path, device: str = "", patients: Patients | None = None
+    ) -> None:
+        """`device`: this site's own, where it differs from the plan's; `patients`: by number, of
+        its test images; by default as `splits.csv` in the run's folder says.
+        """
+        self.plan, self._patients = plan, patients
         self.run_folder = run_folder
         compute = plan.experiment.compute
         self.compute = compute.model_copy(update={"device": device}) if device else compute
@@ -193,7 +198,15 @@ class SiteWorker:
             of = request.site, asked.split
             columns = self._networks.columns(of, answering, images, detailed)
         plain = {name: values.tolist() for name, values in columns.items()}
-        return _reply(request, EvaluateReply.read({"images": len(images), "columns": plain}))
+        said = {"images": len(images), "columns": plain}
+        said |= {"patients": self._patients_at(request.site)} if detailed else {}
+        return _reply(request, EvaluateReply.read(said))
+
+    def _patients_at(self, site: str) -> list[int]:
+        """The patients of its test images by number; empty if nobody has said."""
+        if self._patients is None:
+            self._patients = patients_in(self.run_folder / "splits.csv")
+        return list(self._patients.get(site, ()))
 
     def _answering(self, request: Request, asked: EvaluateRequest) -> Weights:
         if asked.role not in request.parts:

@@ -1,6 +1,6 @@
 """Fine-tuning at a site after the last round, by default stopped early on validation images."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from konsil.ingredients.context import Context, Shared, TrainedNetwork
 from konsil.ingredients.piece import Averaged, Partition, Piece
@@ -48,7 +48,12 @@ class FineTuned(Piece):
 
 
 def fine_tune(
-    site: Site, network: str, weights: Weights, epochs: int, early_stopping: bool = True
+    site: Site,
+    network: str,
+    weights: Weights,
+    epochs: int,
+    early_stopping: bool = True,
+    tell: Callable[[int, float], None] = lambda epoch, score: None,
 ) -> Weights:
     """The best on validation images of these weights after 0, 1, ..., `epochs` local epochs.
 
@@ -56,15 +61,18 @@ def fine_tune(
     The learner `network` should have the policy "reset": a fresh optimiser. Of equals the
     earliest wins: a small validation split ties often, and each epoch moves the model further
     from what all sites have learned together. What the learner does not train stays as it is,
-    running statistics included. With no epoch, these weights come back.
+    running statistics included. With no epoch, these weights come back. With early stopping `tell`
+    hears the score after every epoch.
     """
     if not epochs:
         return weights
     best, best_score = weights, site.score(weights) if early_stopping else 0.0
-    for tuned in tuned_epochs(site, network, weights, epochs):
+    for epoch, tuned in enumerate(tuned_epochs(site, network, weights, epochs), 1):
         if not early_stopping:
             best = tuned
-        elif (score := site.score(tuned)) > best_score:
+            continue
+        tell(epoch, score := site.score(tuned))
+        if score > best_score:
             best, best_score = tuned, score
     return best
 

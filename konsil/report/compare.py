@@ -3,13 +3,14 @@
 import json
 from collections.abc import Iterator, Sequence
 from math import isnan, nan
+from typing import Protocol
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from konsil.evaluation.comparison import Comparison
-from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL
+from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Series
 from konsil.evaluation.statistics import DRAWS, Difference, Estimate
 from konsil.report.series import ALONE, YARDSTICK, metric_name
 from konsil.report.show import NARROWEST_NUMBER
@@ -33,7 +34,14 @@ def print_comparison(
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def reference_of(found: Comparison) -> int:
+class Candidates(Protocol):
+    """Whoever are compared, from whatever numbers."""
+
+    @property
+    def candidates(self) -> Sequence[Series]: ...
+
+
+def reference_of(found: Candidates) -> int:
     """What a gain is measured against: training alone, or else a model for all, or the first."""
     for role in (ALONE, GLOBAL):
         for place, one in enumerate(found.candidates):

@@ -11,6 +11,7 @@ YARDSTICK = "centralized"  # the role that needs pooled images: shown, but not i
 ALONE = "local"  # the role that needs no federation at all
 METRIC_NAMES = {
     "dice": "Dice",
+    "volume_dice": "volume Dice",
     "auc": "AUC",
     "hd95": "95 % Hausdorff distance",
     "surface_dice": "surface Dice",

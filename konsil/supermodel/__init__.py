@@ -61,7 +61,7 @@ class Facts:
     # validation or test -> role (super, global, personal) -> site -> metric -> score there
     scores: dict[str, dict[str, dict[str, dict[str, float]]]] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)  # which run of what it comes from
-    # like `scores`, of each the ends of its 95 % interval over images, where sites told theirs
+    # like `scores`, of each the ends of its 95 % interval, where sites told single images'
     intervals: dict[str, dict[str, dict[str, dict[str, list[float]]]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -209,11 +209,12 @@ def _of_what(facts: Facts) -> str:
     if not facts.intervals:
         return f"{mean} There are no intervals: the hospitals told means, and no single values."
     return (
-        f"{mean} In brackets its 95 % interval over images (bootstrap, 2,000 draws): how far the "
-        "number may be off because the images are few. It holds for this one model. It says "
-        "nothing of other seeds or of other hospitals, and where several images are of one patient "
-        "it is too narrow. Scores without brackets are no means of single images, or of one image, "
-        "or of a hospital that told its mean alone."
+        f"{mean} In brackets its 95 % interval (bootstrap, 2,000 draws), of test images over "
+        "patients: how far the number may be off because they are few. It holds for this one "
+        "model. It says nothing of other seeds or of other hospitals. Of validation images, and "
+        "where nobody has told whose the images are, every image counts as a patient, and it is "
+        "too narrow if one has several. Scores without brackets are no means of single images, or "
+        "of one patient, or of a hospital that told its mean alone."
     )
 
 

@@ -61,8 +61,9 @@ def weights_at_the_server(folder: Path) -> dict[str, bytes]:
 
 
 def what_counts(folder: Path) -> dict[str, bytes]:
-    """Every weight that the server keeps, and the results."""
-    return weights_at_the_server(folder) | {"results.csv": (folder / "results.csv").read_bytes()}
+    """Every weight that the server keeps, the results, and single images' scores."""
+    results = {name: (folder / name).read_bytes() for name in ("results.csv", "scores.parquet")}
+    return weights_at_the_server(folder) | results
 
 
 def same_files(got: Path, expected: Path) -> None:

@@ -17,6 +17,7 @@ from konsil.deploy.coordinator import coordinate, without_places
 from konsil.deploy.policy import Policy, fewest_in_a_mean, read_policy
 from konsil.deploy.site_client import SiteClient
 from konsil.errors import ConfigError, KonsilError, RoundFailed, RunError
+from konsil.evaluation.scores import read_scores
 from konsil.federation.messages import Reply
 from konsil.federation.runner import read_plan
 from konsil.ingredients.method import METHODS
@@ -46,6 +47,9 @@ def test_the_same_bits_as_in_process(experiment, outlines, tmp_path, monkeypatch
     alone = in_process(e, tmp_path / "alone")
     assert (tmp_path / "run" / "results.csv").read_bytes() == (alone / "results.csv").read_bytes()
     assert weights_at_the_server(tmp_path / "run") == weights_at_the_server(alone)
+    scores = [folder / "scores.parquet" for folder in (tmp_path / "run", alone)]
+    assert scores[0].read_bytes() == scores[1].read_bytes()
+    assert set(read_scores(scores[0]).column("patient").to_pylist()) == {0, 1, 2}
     for told in alone.rglob("model.json"):  # how its files are read, too
         there = json.loads((tmp_path / "run" / told.relative_to(alone)).read_text())
         here = json.loads(told.read_text())
@@ -499,7 +503,8 @@ def test_only_means_leave(experiment, outlines, tmp_path):
     link = direct.deploy(e, tmp_path, SITES, {site: Policy(scores="means") for site in SITES})
     alone = in_process(e, tmp_path / "alone")
     assert rounded(tmp_path / "run") == rounded(alone)
-    assert not [p for t, _, p in link.passed if t == "request" and b'"columns"' in p]
+    for word in (b'"columns"', b'"patients"'):
+        assert not [p for t, _, p in link.passed if t == "request" and word in p]
     (folder,) = (path.parent for path in (tmp_path / "run").rglob("model.json"))
     assert json.loads((folder / "model.json").read_text())["intervals"] == {}
     assert "There are no intervals" in (folder / "MODEL_CARD.md").read_text()

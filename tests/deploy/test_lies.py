@@ -92,9 +92,30 @@ def deploy_with_liar(
     return link
 
 
+def whose(patients: list[Any]) -> Forge:
+    """Of every answer about test images with the best checkpoint."""
+    return lambda r: said(patients=patients)(r) if _told(r) else r.to_bytes()
+
+
+def other_patients() -> Forge:
+    """Each image another patient's the first time, and all of one from then on."""
+    asked: list[Reply] = []
+
+    def forge(reply: Reply) -> bytes:
+        asked.extend([reply] * _told(reply))
+        return said(patients=[0, 0, 0])(reply) if len(asked) > 1 else reply.to_bytes()
+
+    return forge
+
+
+def _told(reply: Reply) -> bool:
+    return "patients" in reply.header()["body"]
+
+
 def remains(folder: Path) -> dict[str, bytes]:
     """The models and results of a run."""
     files = [*folder.glob("results*.csv"), *folder.rglob("*.safetensors")]
+    files += [*folder.rglob("scores.parquet")]
     found = {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
     return {name: content for name, content in sorted(found.items()) if "/sites/" not in name}
 
@@ -195,6 +216,11 @@ AT_THE_END: dict[str, tuple[str, Forge, str]] = {
     "no columns": ("evaluate", said(columns={}), r"columns \[\], expected \['accuracy'"),
     "another column": ("evaluate", said(columns={"x": [1.0]}), r"columns \['x'\]"),
     "too few values": ("evaluate", one_value, "accuracy: 1 values, expected"),
+    "numbers of its own": ("evaluate", whose([1017, 1018, 1017]), "patients: 1017 where 0 to 0"),
+    "patients below 0": ("evaluate", whose([0, -1, 0]), "patients: -1 where 0 to 1 can come"),
+    "a patient too few": ("evaluate", whose([0, 1]), "patients: 2 values, expected 3"),
+    "patients by name": ("evaluate", whose(["Anna", 1, 2]), "patients.0: should be a valid"),
+    "patients who change": ("evaluate", other_patients(), "others than it told of another model"),
     "body of another kind": ("evaluate", meant(body=[]), "body: should be"),
     "another plan": ("evaluate", meant(plan="other"), "plan other, not"),
 }

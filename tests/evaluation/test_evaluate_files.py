@@ -62,7 +62,7 @@ def test_the_scores_are_those_of_the_runs_own_images(squares, tmp_path):
         expected = float(task.columns(model.answer(x).logits, y)["dice"].mean())
         assert found.images == len(images)
         assert found.scores["dice"] == pytest.approx(expected, abs=1e-3)
-        assert found.own_size == pytest.approx(found.scores, abs=1e-6)
+        assert found.own_size["dice"] == pytest.approx(found.scores["dice"], abs=1e-6)
         assert sum(found.asked.values()) == len(images)
 
 
@@ -124,9 +124,18 @@ def test_the_command_prints_a_table_and_json(squares, tmp_path):
     folder = described(_made(tmp_path / "fed"), squares, top="structures: {foreground: [255]}")
     done = called("evaluate", tmp_path / "model", "--data", folder)
     assert done.code == 0
-    for text in ("north", "south", f"dice, {SIZE} px", "dice, own size"):
-        assert text in " ".join(done.out.split())
-    said = json.loads(called("evaluate", tmp_path / "model", "--data", folder, "--json").out)
+    for words in (
+        "north",
+        "south",
+        f"on labelled images, at {SIZE} px",
+        "Dice, own size",
+        "surface Dice",
+        "8 labelled images of 8 patients",
+        "does not tell what it scores at its own",
+    ):
+        assert words in " ".join(done.out.split())  # fmt: skip
+    text = called("evaluate", tmp_path / "model", "--data", folder, "--json").out
+    said = json.loads(text)["sites"]
     assert [one["site"] for one in said] == ["north", "south"]
     assert [one["images"] for one in said] == [8, 12]
     assert "000.png" not in json.dumps(said)

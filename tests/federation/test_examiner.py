@@ -344,6 +344,40 @@ def test_means_of_everything_that_has_one():
     assert (GLOBAL, "hd95", 12.5, 8) in numbers
 
 
+def test_patients_are_numbers_as_they_come():
+    for told in ([0, 1], [0, 0], []):
+        assert read(TWO, 2, detailed=True, columns=DETAILED, patients=told).patients == told
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ([0], "patients: 1 values, expected 2"),
+        ([1, 0], "patients: 1 where 0 to 0 can come"),
+        ([0, 2], "patients: 2 where 0 to 1 can come"),
+        ([0, -1], "patients: -1 where 0 to 1 can come"),
+        ([0, 10**30], "patients: 1000000000000000000000000000000 where"),
+        ([0, 1.0], "patients.1: should be a valid integer, not 1.0"),
+        ([0, True], "patients.1: should be a valid integer, not True"),
+        (["Anna", 1], "patients.0: should be a valid integer, not Anna"),
+        (None, "patients: should be a valid list, not None"),
+    ],
+)
+def test_bad_patients_are_refused(told: Any, why: str):
+    with pytest.raises(BadMessage, match=why):
+        read(TWO, 2, detailed=True, columns=DETAILED, patients=told)
+
+
+def test_patients_go_with_single_test_images_alone():
+    """Neither with means, nor of validation images."""
+    for said in ({"columns": GOOD}, {"means": {"accuracy": 0.5}}):
+        with pytest.raises(BadMessage, match="patients: they go with single test images' scores"):
+            read(TWO, 2, **said, patients=[0, 1])
+    means = {"accuracy": 0.5, "balanced_accuracy": 0.5}
+    with pytest.raises(BadMessage, match="patients: they go with"):
+        read(TWO, 2, detailed=True, means=means, patients=[0, 1])
+
+
 @pytest.mark.parametrize("said", [{}, {"columns": None}, {"columns": []}, {"columns": {}}])
 def test_columns_that_are_missing_are_refused(said: dict[str, Any]):
     with pytest.raises(BadMessage, match=r"columns.*(, expected \['dice'\]|valid dictionary)"):

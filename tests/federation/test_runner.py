@@ -147,6 +147,9 @@ def test_the_super_models_folder_tells_where_it_comes_from(finished):
         "rounds": plan.experiment.rounds,
         "images": {site: plan.images(site, "train") for site in plan.sites},
         "scored": {s: {site: plan.images(site, s) for site in plan.sites} for s in ("val", "test")},
+        "compute": plan.experiment.compute.model_dump(mode="json"),
+        "training": plan.training(plan.job("fedsm/seed0")).model_dump(mode="json"),
+        "task": {"loss": "dice_ce"},
     }
     rows = [r for r in read_results(folder / "results.csv") if r.role == "super"]
     for split in ("val", "test"):

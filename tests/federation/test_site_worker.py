@@ -10,7 +10,13 @@ import torch
 from konsil import testing as toy
 from konsil.errors import RoundFailed, StateError
 from konsil.federation.engines import InProcessEngine
-from konsil.federation.messages import CollectRequest, Request, RoundReply, RoundRequest
+from konsil.federation.messages import (
+    CollectRequest,
+    EvaluateRequest,
+    Request,
+    RoundReply,
+    RoundRequest,
+)
 from konsil.federation.site_worker import SiteWorker, site_folder
 from konsil.federation.state import StateFiles
 from konsil.files import locked
@@ -360,6 +366,28 @@ def test_one_bench_serves_all_sites_without_mixing_them(make_plan, tmp_path):
     worker = SiteWorker(plan, tmp_path / "after")
     worker.handle(request_for(plan, "south"))
     assert worker.handle(request_for(plan)).to_bytes() == alone.to_bytes()
+
+
+# --- whose test images are ----------------------------------------------------------------------
+
+
+def test_patients_go_with_test_scores_as_numbers_alone(make_plan, tmp_path):
+    """From splits.csv of the run's folder, or as the site itself has said."""
+    plan = make_plan()
+    toy.train(plan, tmp_path)
+    rows = "".join(f"north,{k}.png,,{who},test\n" for k, who in enumerate("ba"))
+    (tmp_path / "splits.csv").write_text(f"site,image,label,patient,split\n{rows}")
+
+    def told(worker, **asked):
+        usual = {"role": "global", "split": "test", "checkpoint": "best"}
+        body = EvaluateRequest(**usual | asked)
+        return worker.handle(request_for(plan, number=3, kind="evaluate", body=body)).body.patients
+
+    assert told(SiteWorker(plan, tmp_path)) == [0, 1]
+    assert told(SiteWorker(plan, tmp_path, patients={"north": [0, 0]})) == [0, 0]
+    assert told(SiteWorker(plan, tmp_path, patients={})) == []
+    assert told(SiteWorker(plan, tmp_path), split="val") == []
+    assert told(SiteWorker(plan, tmp_path), checkpoint="last") == []
 
 
 # --- running statistics -------------------------------------------------------------------------
