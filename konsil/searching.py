@@ -71,9 +71,7 @@ class Stage:
         ]
 
 
-def stages(
-    experiment: Experiment, choices: Sequence[Choice], seeds: Sequence[int]
-) -> list[Stage]:
+def stages(experiment: Experiment, choices: Sequence[Choice], seeds: Sequence[int]) -> list[Stage]:
     """The runs that try these choices."""
     by_folder: dict[str, list[Choice]] = {}
     for choice in choices:
@@ -119,8 +117,13 @@ class Found:
     chosen: Mapping[str, Trial]  # of every method
 
 
-def search_for(search: Search, folder: Path, resume: bool, console: Console) -> Found:
-    """Try every choice and choose; all is checked before the first run, none is trained twice."""
+def search_for(
+    search: Search, folder: Path, resume: bool, console: Console, closed: str = ""
+) -> Found:
+    """Try every choice and choose; all is checked before the first run, none is trained twice.
+
+    `closed`: why no further run may begin, if none may.
+    """
     if not resume and folder.exists() and any(folder.iterdir()):
         raise RunError(
             f"{folder}: not empty; add --resume to go on with a search, or choose another --out"
@@ -136,9 +139,11 @@ def search_for(search: Search, folder: Path, resume: bool, console: Console) -> 
     def attempt(choices: Sequence[Choice]) -> list[Trial]:
         tried: dict[tuple[str, str], Trial] = {}
         for stage in stages(found, choices, search.seeds):
-            own = _plan(stage, federation)
-            api.train(own, federation, folder / stage.folder, resume, console, search=True)
-            for trial in stage.trials(folder / stage.folder, metric):
+            place, own = folder / stage.folder, _plan(stage, federation)
+            if closed and not (place / "plan.yaml").exists():
+                raise RunError(f"{place}: {closed}")
+            api.train(own, federation, place, resume, console, search=True)
+            for trial in stage.trials(place, metric):
                 tried[stage.folder, trial.choice.label] = trial
         return [tried[choice.folder, choice.label] for choice in choices]
 

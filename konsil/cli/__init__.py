@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from konsil.cli import analyze, compare, data, deploy, experiments, export, predict, serve
+from konsil.cli import analyze, compare, data, deploy, experiments, export, predict, serve, sweep
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import KonsilError
 from konsil.version import __version__
@@ -22,6 +22,7 @@ app.command()(compare.compare)
 app.command()(compare.unseen)
 app.command()(compare.report)
 app.command()(experiments.tune)
+app.command()(sweep.sweep)
 app.command()(experiments.pretrain)
 app.command()(experiments.demo)
 app.command()(predict.predict)

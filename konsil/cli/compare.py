@@ -48,7 +48,7 @@ def compare(
         from konsil.evaluation.results import CLIENT_AVERAGE
         from konsil.report.compare import as_json, print_comparison
 
-        task = _task(folders[0], plugin)
+        task = task_of(folders[0], plugin)
     metric = metric or task.main_metric
     found = compared(folders, metric, structure)
     column = site or CLIENT_AVERAGE
@@ -61,7 +61,7 @@ def compare(
         print_comparison(console, found, metric, less, against, column)
 
 
-def _task(folder: Path, plugins: list[Path] | None) -> Task:
+def task_of(folder: Path, plugins: list[Path] | None) -> Task:
     """What a run has learned, which knows its metrics."""
     from konsil.federation.plan import Plan
     from konsil.federation.runner import read_plan
@@ -128,7 +128,7 @@ def _show_unseen(folder: Path, plugin: list[Path] | None) -> None:
     from konsil.report.style import look, write_figure
     from konsil.report.unseen import asked_by_site, asked_table, draw_gamma
 
-    task = _task(folder, plugin)
+    task = task_of(folder, plugin)
     metric = task.main_metric
     found = compared([folder], metric)
     against = found.candidates[reference_of(found)].name
@@ -167,7 +167,7 @@ def report(
         from konsil.report.page import write_page
         from konsil.report.tables import FORMATS, plain
 
-        task = _task(runs[0], plugin)
+        task = task_of(runs[0], plugin)
     if format_ == "html":
         path = out or runs[0] / "report.html"
         write_page(runs, path, images)

@@ -80,8 +80,8 @@ def draw_tuning(
     for axes, key in zip(figure.subplots(len(several), squeeze=False)[:, 0], several, strict=True):
         axes.grid(axis="y")
         _draw_panel(axes, key, trials, chosen, colours)
-        axes.set_title(f"Validation {metric_name(metric)} (client average)")
         axes.legend(**BESIDE | {"title": None})
+    figure.axes[0].set_title(f"Validation {metric_name(metric)} (client average)")
     return figure
 
 
