@@ -12,6 +12,8 @@ from konsil.cli.terminal import console, say
 from konsil.errors import RunError
 
 if TYPE_CHECKING:
+    from konsil.evaluation.comparison import Comparison
+    from konsil.redrawn import Draws
     from konsil.tasks import Task
 
 
@@ -40,17 +42,19 @@ def compare(
     plugin: experiments.PluginOption = None,
     out: experiments.OutOption = None,
     resume: experiments.ResumeOption = False,
+    split_seed: experiments.SplitSeedOption = None,
 ) -> None:
     """Hold methods against each other on the same test images, with intervals and tests."""
-    folders = _trained(runs, set_, plugin, out, resume)
+    folders = _trained(runs, set_, plugin, out, resume, split_seed)
     with console.status("reading"):
-        from konsil.evaluation.comparison import compare as compared
         from konsil.evaluation.results import CLIENT_AVERAGE
+        from konsil.redrawn import draws_of
         from konsil.report.compare import as_json, print_comparison
 
-        task = task_of(folders[0], plugin)
+        draws = draws_of(folders)
+        task = task_of(draws.folders[0], plugin)
     metric = metric or task.main_metric
-    found = compared(folders, metric, structure)
+    found = _compared(draws, metric, structure)
     column = site or CLIENT_AVERAGE
     if column not in found.compared.columns:
         raise RunError(f"--site {site}: one of {', '.join(found.compared.columns)}")
@@ -59,6 +63,19 @@ def compare(
         say(as_json(found, against, less))
     else:
         print_comparison(console, found, metric, less, against, column)
+
+
+def _compared(draws: Draws, metric: str, structure: str | None) -> Comparison:
+    """On the same images; or on those of several draws of the splits."""
+    from konsil.evaluation.comparison import compare as compared
+    from konsil.evaluation.comparison import compare_draws
+
+    by_seed = {
+        seed: compared(folders, metric, structure) for seed, folders in draws.by_seed.items()
+    }
+    if len(by_seed) == 1:
+        return next(iter(by_seed.values()))
+    return compare_draws(by_seed, draws.overlap)
 
 
 def task_of(folder: Path, plugins: list[Path] | None) -> Task:
@@ -79,11 +96,12 @@ def _trained(
     plugin: list[Path] | None,
     out: Path | None,
     resume: bool,
+    split_seed: list[int] | None,
 ) -> list[Path]:
     """The run folders; of an experiment file the one that it leaves."""
     if runs[0].suffix not in (".yaml", ".yml"):
-        if set_ or out or resume:
-            raise RunError("--set, --out and --resume go with an experiment file")
+        if set_ or out or resume or split_seed:
+            raise RunError("--set, --out, --resume and --split-seed go with an experiment file")
         return runs
     if len(runs) > 1:
         raise RunError(f"{runs[1]}: one experiment file, or any number of run folders")
@@ -91,7 +109,7 @@ def _trained(
     from konsil.config import read_experiment
 
     folder = api.run_folder(read_experiment(runs[0], set_ or [], plugin or []), out)
-    experiments.run(runs[0], set_, plugin, folder, resume)
+    experiments.run(runs[0], set_, plugin, folder, resume, split_seed=split_seed)
     return [folder]
 
 

@@ -25,7 +25,7 @@ def sweep(
         typer.Option(
             "--trials",
             min=1,
-            help="So many trials of every method, proposed by Optuna, instead of every combination.",
+            help="So many trials a method, proposed by Optuna, instead of all combinations.",
         ),
     ] = None,
     seed: Annotated[

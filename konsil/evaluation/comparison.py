@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from konsil.errors import RunError
+from konsil.evaluation.draws import Redrawn
 from konsil.evaluation.results import Series
 from konsil.evaluation.scores import FILE, read_scores
 from konsil.evaluation.statistics import Array, Compared, Images
@@ -25,7 +26,7 @@ class Comparison:
 
     candidates: Sequence[Series]
     seeds: Mapping[Series, Sequence[int]]
-    compared: Compared
+    compared: Compared | Redrawn
     images: int
     patients: int  # 0: nobody has told
 
@@ -58,6 +59,31 @@ def compare(folders: Sequence[Path], metric: str, structure: str | None = None) 
     }
     total = sum(len(own.patients) for own in images.values())
     return Comparison(candidates, seeds, Compared(images), total, patients)
+
+
+def compare_draws(draws: Mapping[int, Comparison], overlap: float) -> Comparison:
+    """One comparison of several, each of another draw of the test patients; by split seed.
+
+    `overlap`: test images for one that trains. Images and patients are those of all draws.
+    """
+    first_seed, first = next(iter(draws.items()))
+    compared: dict[int, Compared] = {}
+    for seed, own in draws.items():
+        for what, here, there in (
+            ("methods and roles", own.candidates, first.candidates),
+            ("seeds", own.seeds, first.seeds),
+            ("sites", [*own.compared.sites], [*first.compared.sites]),
+        ):
+            if here != there:
+                raise RunError(
+                    f"split_seed {seed}: other {what} than with split_seed {first_seed}; draws are "
+                    "compared when the same jobs are done in all of them"
+                )
+        if isinstance(own.compared, Compared):
+            compared[seed] = own.compared
+    images = sum(own.images for own in draws.values())
+    patients = sum(own.patients for own in draws.values())
+    return Comparison(first.candidates, first.seeds, Redrawn(compared, overlap), images, patients)
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ class Compared:
 
     def estimates(self, column: str) -> list[Estimate]:
         """Of every candidate, with its interval."""
-        return self._with_ends(self._values[column], self._draws[column], column)
+        return self._with_ends(self.values[column], self._draws[column], column)
 
     def worst(self, less: bool = False) -> list[Estimate]:
         """Of every candidate the score of the site that it serves worst; `less`: less is better."""
@@ -133,7 +133,7 @@ class Compared:
 
     def differences(self, column: str, reference: int) -> list[Difference | None]:
         """Every candidate minus the reference; None: the reference itself."""
-        values, draws = self._values[column], self._draws[column]
+        values, draws = self.values[column], self._draws[column]
         draws = draws - draws[:, [reference]]
         found = self._with_ends(values - values[reference], draws, column)
         others = [place for place in range(len(values)) if place != reference]
@@ -146,7 +146,7 @@ class Compared:
         ]
 
     def _over_sites(self, of: Callable[..., Array]) -> list[Estimate]:
-        values = of(np.array([self._values[site] for site in self.sites]), axis=0)
+        values = of(np.array([self.values[site] for site in self.sites]), axis=0)
         draws = of(np.array([self._draws[site] for site in self.sites]), axis=0)
         return self._with_ends(values, draws)
 
@@ -155,8 +155,8 @@ class Compared:
         return Images.pooled(list(self.sites.values()))
 
     @cached_property
-    def _values(self) -> dict[str, Array]:
-        """[candidates] of each column."""
+    def values(self) -> dict[str, Array]:
+        """What every candidate scores in each column, [candidates]."""
         once = {site: np.ones((1, len(own.patients))) for site, own in self.sites.items()}
         return {column: found[0] for column, found in self._measured(once).items()}
 
