@@ -293,9 +293,9 @@ def _optuna() -> Any:
 
 def _study(method: str) -> optuna.Study:
     """In memory: its history is asked for and told again from what the runs have left."""
-    optuna = _optuna()
-    sampler = optuna.samplers.TPESampler(seed=derive("sweep", method) % 2**32)
-    study: optuna.Study = optuna.create_study(direction="maximize", sampler=sampler)
+    found = _optuna()
+    sampler = found.samplers.TPESampler(seed=derive("sweep", method) % 2**32)
+    study: optuna.Study = found.create_study(direction="maximize", sampler=sampler)
     return study
 
 

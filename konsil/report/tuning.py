@@ -108,12 +108,12 @@ def _draw_panel(
         if not dots:  # it has no such setting
             continue
         colour, name = colours[method], Series(method, best.role).name
-        axes.scatter(*zip(*dots, strict=True), color=colour, s=9, alpha=0.5, linewidths=0)
-        line = {place: max(score for where, score in dots if where == place) for place, _ in dots}
-        x = sorted(line)
-        y = [line[place] for place in x]
-        axes.plot(x, y, color=colour, marker="o", markersize=4, label=name)
-        ring = at[in_words(best.values[key])], best.score
+        x, y = zip(*dots, strict=True)
+        axes.scatter(x, y, color=colour, s=9, alpha=0.5, linewidths=0)
+        places = sorted({*x})
+        line = [max(score for place, score in dots if place == here) for here in places]
+        axes.plot(places, line, color=colour, marker="o", markersize=4, label=name)
+        ring = at[in_words(best.values[key])], best.score or 0.0
         axes.plot(*ring, "o", markersize=11, mfc="none", mec=colour)
     axes.plot([], [], "o", markersize=11, mfc="none", mec=INK, label="chosen")
     _label(axes, key, at, numbers)
