@@ -81,7 +81,7 @@ class Draws:
 
     @property
     def folders(self) -> list[Path]:
-        """All runs."""
+        """All runs, draw by draw."""
         return [folder for folders in self.by_seed.values() for folder in folders]
 
 
