@@ -45,7 +45,7 @@ def tuning_table(trials: Sequence[Trial], chosen: Mapping[str, Trial], metric: s
 
 def in_words(value: Any) -> str:
     """A setting's value, as short as can be."""
-    return f"{value:g}" if _is_number(value) else str(value)
+    return f"{value:g}" if _is_number(value) else str(value).replace("'", "")
 
 
 def _is_number(value: Any) -> bool:

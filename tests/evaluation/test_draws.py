@@ -75,11 +75,20 @@ def test_a_difference_is_corrected_for_draws_that_share_patients():
     p = 1 - t / sqrt(2 + t * t)
     assert b.p == pytest.approx(p)
     assert p == pytest.approx(0.1598, abs=1e-4)
-    assert b.corrected == pytest.approx(p)  # Holm's larger one
+    assert b.corrected == pytest.approx(p)  # Holm's: the larger of two
     assert not b.found
     assert isnan(b.ranks)
     assert c.estimate == pytest.approx((0.1, 0.1, 0.1))
     assert c.found
+
+
+def test_p_is_corrected_for_all_lines():
+    twice = {
+        seed: draw(*(([score], [0.5, 0.5]) for score in (0.5, better, better)))
+        for seed, better in enumerate((0.51, 0.52, 0.53))
+    }
+    _, one, two = Redrawn(twice, 0.5).differences("north", 0)
+    assert one.corrected == two.corrected == pytest.approx(2 * one.p)
 
 
 def test_without_overlap_it_is_students_test():
