@@ -67,6 +67,10 @@ def mean_validation(folder: Path, label: str, role: str) -> float:
 
 def test_the_table_has_every_trial_and_marks_the_best(swept: tuple[Path, Done]):
     folder, done = swept
+    tried = (
+        "fedavg 2 combinations (server.momentum); fedsm 4 combinations (server.momentum, lambda)"
+    )
+    assert f"{tried}; seeds 0, 1, validation images only" in " ".join(done.out.split())
     lines = [line.split() for line in done.out.splitlines()]
     momenta = ("0", "0.5")
     for method, role, lambdas in (("fedavg", "global", [""]), ("fedsm", "super", ["0.6", "1"])):
