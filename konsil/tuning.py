@@ -1,8 +1,7 @@
-"""`konsil tune`: the training settings of every method, chosen on validation images alone.
+"""`konsil tune`: learning rate and local epochs of every method, with equal work.
 
 Every combination sees the same number of images: with more local epochs there are fewer rounds. A
-plan has one number of rounds, so that each number of local epochs is a run of its own, in an
-ordinary run folder below the search's.
+plan has one number of rounds, so that each number of local epochs is a run of its own.
 """
 
 from __future__ import annotations
@@ -12,16 +11,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import Console
 
-from konsil import api
-from konsil.config import Experiment, MethodConfig, TrainingConfig, checked, read_experiment
-from konsil.errors import ConfigError, RunError
-from konsil.evaluation.results import read_results
-from konsil.evaluation.tuning import Trial, choose, validation_score
-from konsil.federation.plan import Plan
-from konsil.files import write_text
+from konsil.config import Experiment, MethodConfig, TrainingConfig, checked
+from konsil.errors import ConfigError
+from konsil.evaluation.tuning import Choice, Trial
+from konsil.searching import (
+    Attempt,
+    Stage,
+    search_for,
+    show_found,
+    stages,
+    with_choices,
+    write_experiment,
+)
 
 TUNED = "tuned.yaml"
 
@@ -55,9 +58,31 @@ class Search:
         first = experiment.seeds[0] if seed is None else seed
         return cls(experiment, tuple(sorted({*rates})), tuple(sorted({*epochs})), first)
 
+    @property
+    def seeds(self) -> Sequence[int]:
+        """The one that every choice is trained with."""
+        return [self.seed]
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """Which of both are tried."""
+        return [key for key, tried in (("lr", self.rates), ("local_epochs", self.epochs)) if tried]
+
+    def choices(self) -> list[Choice]:
+        """Every method with every combination: of equals the smaller rate is first."""
+        rates, epochs = self.rates or (None,), self.epochs or (None,)
+        methods = self.experiment.methods
+        return [self._choice(m, rate, n) for m in methods for rate in rates for n in epochs]
+
+    to_check = choices
+
+    def carry_out(self, attempt: Attempt) -> list[Trial]:
+        """All of them at once."""
+        return attempt(self.choices())
+
     def stages(self) -> list[Stage]:
         """One for each number of local epochs."""
-        return [Stage(self, number) for number in self.epochs or (None,)]
+        return stages(self.experiment, self.choices(), self.seeds)
 
     def rounds(self, epochs: int | None) -> int:
         """So many that as many images are seen as the experiment itself would see."""
@@ -73,60 +98,21 @@ class Search:
         tried = "; ".join(f"{key} {', '.join(values)}" for key, values in lists if values)
         return f"to be tried with every method: {tried}; seed {self.seed}, validation images only"
 
-    def methods_with(self, chosen: Sequence[Trial]) -> list[dict[str, Any]]:
-        """The methods of these trials, the chosen values in their blocks of training."""
-        by_title = {method.title: method for method in self.experiment.methods}
-        return [
-            _with_training(
-                by_title[trial.method],
-                trial.lr if self.rates else None,
-                trial.local_epochs if self.epochs else None,
-            )
-            for trial in chosen
-        ]
-
-
-@dataclass(frozen=True)
-class Stage:
-    """The trials of a search that have the same number of local epochs: one run."""
-
-    search: Search
-    epochs: int | None  # None: every method keeps its own
-
-    @property
-    def folder(self) -> str:
-        """Its name below the search's folder."""
-        return "run" if self.epochs is None else f"epochs{self.epochs}"
-
-    @property
-    def experiment(self) -> Experiment:
-        """Every method with every learning rate, under labels that tell them apart."""
-        e = self.search.experiment
-        changes = {
-            "name": f"{e.name}-{self.folder}",
-            "methods": [
-                _with_training(method, rate, self.epochs) | {"label": _label(method, rate)}
-                for method, rate in self._tries()
-            ],
-            "rounds": self.search.rounds(self.epochs),
-            "seeds": [self.search.seed],
-        }
-        return read_experiment(e, changes)
-
-    def trials(self, folder: Path, metric: str) -> list[Trial]:
-        """What its run has left in its folder."""
-        rows, rounds = read_results(folder / "results.csv"), self.search.rounds(self.epochs)
-        found = []
-        for method, rate in self._tries():
-            usual = method.training.laid_over(self.search.experiment.training)
-            work = rate or usual.lr, self.epochs or usual.local_epochs, rounds
-            scored = validation_score(rows, _label(method, rate), metric)
-            found.append(Trial(method.title, *work, *scored))
-        return found
-
-    def _tries(self) -> list[tuple[MethodConfig, float | None]]:
-        rates = self.search.rates or (None,)
-        return [(method, rate) for method in self.search.experiment.methods for rate in rates]
+    def _choice(self, method: MethodConfig, rate: float | None, epochs: int | None) -> Choice:
+        usual, rounds = method.training.laid_over(self.experiment.training), self.rounds(epochs)
+        own = {"training.lr": rate, "training.local_epochs": epochs}
+        return Choice(
+            method.title,
+            own={key: value for key, value in own.items() if value is not None},
+            whole={"rounds": rounds},
+            shown={
+                "lr": rate or usual.lr,
+                "local_epochs": epochs or usual.local_epochs,
+                "rounds": rounds,
+            },
+            label=_label(method, rate),
+            folder="run" if epochs is None else f"epochs{epochs}",
+        )
 
 
 def _label(method: MethodConfig, rate: float | None) -> str:
@@ -134,53 +120,13 @@ def _label(method: MethodConfig, rate: float | None) -> str:
     return f"{method.title}-lr{rate!r}".replace("e+", "e") if rate else method.title
 
 
-def _with_training(method: MethodConfig, rate: float | None, epochs: int | None) -> dict[str, Any]:
-    """A method's block of the experiment file with these values in its training."""
-    plain: dict[str, Any] = method.model_dump(mode="json", exclude_unset=True)
-    values = {"lr": rate, "local_epochs": epochs}
-    own = {key: value for key, value in values.items() if value is not None}
-    return plain | {"training": plain.get("training", {}) | own}
-
-
 def tune(search: Search, folder: Path, resume: bool, console: Console) -> dict[str, Trial]:
-    """Try every combination, show all scores, and write the tuned experiment; what was chosen.
-
-    Everything is checked before the first run begins; runs that are done are not repeated.
-    """
-    if not resume and folder.exists() and any(folder.iterdir()):
-        raise RunError(
-            f"{folder}: not empty; add --resume to go on with a search, or choose another --out"
-        )
-    stages = search.stages()
-    plan, federation = api.prepare(search.experiment, resume, console, folder / stages[0].folder)
-    if search.experiment.performance == "auto":  # what was found is that of every try
-        stages = replace(search, experiment=plan.experiment).stages()
-    console.print(search.in_words(), highlight=False, markup=False)
-    tries = [(s.folder, Plan.of(s.experiment, federation)) for s in stages]
-    for name, tried in tries:
-        api.train(tried, federation, folder / name, resume, console, search=True)
-    return _concluded(search, folder, plan, console)
-
-
-def _concluded(search: Search, folder: Path, plan: Plan, console: Console) -> dict[str, Trial]:
-    """The table, the picture and the tuned file of a search whose runs are done."""
-    from konsil.report.style import look, method_colours, write_figure
-    from konsil.report.tuning import draw_tuning, edge_notes, tuning_table
-    from konsil.tasks import make_task
-
-    metric = make_task(search.experiment.task, plan.labels).main_metric
-    found = [t for s in search.stages() for t in s.trials(folder / s.folder, metric)]
-    titles = [method.title for method in search.experiment.methods]
-    trials = sorted(found, key=lambda t: titles.index(t.method))
-    chosen = choose(trials)
-    console.print(tuning_table(trials, chosen, metric))
-    with look():
-        drawn = draw_tuning(trials, chosen, metric, method_colours(plan))
-        picture = write_figure(drawn, folder / "figures" / "tuning.png")
-    lines = [*edge_notes(trials, chosen), f"picture: {picture}"]
-    for line in [*lines, *write_tuned(search, list(chosen.values()), folder)]:
+    """Try every combination, show all scores, and write the tuned experiment; what was chosen."""
+    found = search_for(search, folder, resume, console)
+    show_found(found, search.keys, folder / "figures" / "tuning.png", console)
+    for line in write_tuned(search, list(found.chosen.values()), folder):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return chosen
+    return dict(found.chosen)
 
 
 def write_tuned(search: Search, chosen: Sequence[Trial], folder: Path) -> list[str]:
@@ -191,27 +137,26 @@ def write_tuned(search: Search, chosen: Sequence[Trial], folder: Path) -> list[s
     """
     for old in folder.glob("tuned-epochs*.yaml"):
         old.unlink()  # of a search among fewer values
-    several = len({trial.rounds for trial in chosen}) > 1
-    rounds = search.experiment.rounds if several else chosen[0].rounds
+    all_rounds = {trial.values["rounds"] for trial in chosen}
+    several = len(all_rounds) > 1
+    rounds = search.experiment.rounds if several else all_rounds.pop()
     path = folder / TUNED
     _write(search, chosen, rounds, path)
     lines = [f"tuned experiment: {path}"]
     if not several:
         return lines
     lines[0] += f", {rounds} rounds for every method: more images where there are more local epochs"
-    for epochs in sorted({trial.local_epochs for trial in chosen}):
-        same = [trial for trial in chosen if trial.local_epochs == epochs]
-        path = folder / f"tuned-epochs{epochs}.yaml"
-        _write(search, same, same[0].rounds, path)
+    for epochs in sorted({trial.values["local_epochs"] for trial in chosen}):
+        same = [trial for trial in chosen if trial.values["local_epochs"] == epochs]
+        path, rounds = folder / f"tuned-epochs{epochs}.yaml", same[0].values["rounds"]
+        _write(search, same, rounds, path)
         names = ", ".join(trial.method for trial in same)
-        lines.append(f"with equal work: {path} ({same[0].rounds} rounds: {names})")
+        lines.append(f"with equal work: {path} ({rounds} rounds: {names})")
     return lines
 
 
 def _write(search: Search, chosen: Sequence[Trial], rounds: int, path: Path) -> None:
-    e = search.experiment
-    name = f"{e.name}-{path.stem}"
-    changes = {"name": name, "methods": search.methods_with(chosen), "rounds": rounds}
-    tuned = read_experiment(e, changes).model_dump(mode="json", exclude_unset=True)
-    head = f"# Training settings chosen on validation images by konsil tune, seed {search.seed}.\n"
-    write_text(path, head + yaml.safe_dump(tuned, sort_keys=False))
+    changes: dict[str, Any] = {"name": f"{search.experiment.name}-{path.stem}", "rounds": rounds}
+    tuned = [replace(trial.choice, label="") for trial in chosen]
+    head = f"Training settings chosen on validation images by konsil tune, seed {search.seed}."
+    write_experiment(path, with_choices(search.experiment, tuned, changes), head)

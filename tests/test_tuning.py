@@ -7,7 +7,7 @@ import pytest
 
 from konsil.config import Experiment, check_experiment, read_experiment
 from konsil.errors import ConfigError
-from konsil.evaluation.tuning import Trial
+from konsil.evaluation.tuning import Trial, choose
 from konsil.tuning import Search, write_tuned
 
 GIVEN: dict[str, Any] = {
@@ -26,6 +26,13 @@ GIVEN: dict[str, Any] = {
 @pytest.fixture
 def given() -> Experiment:
     return check_experiment(GIVEN, "test")
+
+
+def trial(search: Search, method: str, **values: float) -> Trial:
+    """The trial with these values, which is all that a search has chosen of the method."""
+    choices = [c for c in search.choices() if c.method == method]
+    (choice,) = [c for c in choices if c.shown.items() >= values.items()]
+    return Trial(choice, "global", 0.5)
 
 
 def test_every_method_is_tried_with_every_rate(given: Experiment):
@@ -60,6 +67,15 @@ def test_each_number_of_epochs_is_a_run_of_its_own(given: Experiment):
     assert [(s.folder, s.experiment.rounds) for s in stages] == [("epochs1", 5), ("epochs2", 3)]
 
 
+def test_of_equals_the_smaller_rate_then_the_fewer_epochs(given: Experiment):
+    search = Search.of(given, [0.2, 0.1], [4, 2])
+    equal = [Trial(choice, "global", 0.7) for choice in search.choices()]
+    for best in choose(equal).values():
+        assert (best.values["lr"], best.values["local_epochs"]) == (0.1, 2)
+    better = Trial(equal[1].choice, "global", 0.71)
+    assert choose([equal[0], better, *equal[2:]])["fedavg"] is better
+
+
 @pytest.mark.parametrize(
     ("rates", "epochs", "words"),
     [
@@ -75,8 +91,9 @@ def test_what_cannot_be_tried(given: Experiment, rates: Any, epochs: Any, words:
 
 
 def test_the_tuned_file_is_the_given_one_with_what_was_chosen(given: Experiment, tmp_path: Path):
-    chosen = [Trial("fedavg", 0.01, 1, 5, "global", 0.5), Trial("mine", 0.02, 1, 5, "super", 0.6)]
-    lines = write_tuned(Search.of(given, [0.01, 0.02], []), chosen, tmp_path)
+    search = Search.of(given, [0.01, 0.02], [])
+    chosen = [trial(search, "fedavg", lr=0.01), trial(search, "mine", lr=0.02)]
+    lines = write_tuned(search, chosen, tmp_path)
     assert lines == [f"tuned experiment: {tmp_path / 'tuned.yaml'}"]
     tuned = read_experiment(tmp_path / "tuned.yaml")
     fedsm = GIVEN["methods"][1] | {"training": {"lr": 0.02, "warmup": 1}}
@@ -86,8 +103,8 @@ def test_the_tuned_file_is_the_given_one_with_what_was_chosen(given: Experiment,
 
 
 def test_equal_epochs_bring_their_rounds(given: Experiment, tmp_path: Path):
-    chosen = [Trial(m, 0.25, 2, 3, "global", 0.5) for m in ("fedavg", "mine")]
-    write_tuned(Search.of(given, [], [1, 2]), chosen, tmp_path)
+    search = Search.of(given, [], [1, 2])
+    write_tuned(search, [trial(search, m, local_epochs=2) for m in ("fedavg", "mine")], tmp_path)
     tuned = read_experiment(tmp_path / "tuned.yaml")
     assert tuned.rounds == 3
     assert [m.training.local_epochs for m in tuned.methods] == [2, 2]
@@ -96,8 +113,12 @@ def test_equal_epochs_bring_their_rounds(given: Experiment, tmp_path: Path):
 
 
 def test_different_epochs_are_also_written_with_equal_work(given: Experiment, tmp_path: Path):
-    chosen = [Trial("fedavg", 0.01, 1, 5, "global", 0.5), Trial("mine", 0.02, 2, 3, "super", 0.6)]
-    lines = write_tuned(Search.of(given, [0.01, 0.02], [1, 2]), chosen, tmp_path)
+    search = Search.of(given, [0.01, 0.02], [1, 2])
+    chosen = [
+        trial(search, "fedavg", lr=0.01, local_epochs=1),
+        trial(search, "mine", lr=0.02, local_epochs=2),
+    ]
+    lines = write_tuned(search, chosen, tmp_path)
     assert read_experiment(tmp_path / "tuned.yaml").rounds == 5
     for epochs, rounds, title in ((1, 5, "fedavg"), (2, 3, "mine")):
         e = read_experiment(tmp_path / f"tuned-epochs{epochs}.yaml")

@@ -6,7 +6,18 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from konsil.cli import analyze, compare, data, deploy, experiments, export, join, predict, serve
+from konsil.cli import (
+    analyze,
+    compare,
+    data,
+    deploy,
+    experiments,
+    export,
+    join,
+    predict,
+    serve,
+    sweep,
+)
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import KonsilError
 from konsil.version import __version__
@@ -23,6 +34,7 @@ app.command()(compare.unseen)
 app.command()(compare.personalise)
 app.command()(compare.report)
 app.command()(experiments.tune)
+app.command()(sweep.sweep)
 app.command()(experiments.pretrain)
 app.command()(experiments.demo)
 app.command()(predict.predict)

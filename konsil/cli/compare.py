@@ -14,7 +14,9 @@ from konsil.cli.terminal import console, progress, say
 from konsil.errors import RunError
 
 if TYPE_CHECKING:
+    from konsil.evaluation.comparison import Comparison
     from konsil.evaluation.levels import Levels
+    from konsil.redrawn import Draws
     from konsil.report.means import Means
     from konsil.tasks import Task
 
@@ -46,25 +48,28 @@ def compare(
     plugin: experiments.PluginOption = None,
     out: experiments.OutOption = None,
     resume: experiments.ResumeOption = False,
+    split_seed: experiments.SplitSeedOption = None,
 ) -> None:
     """Hold methods against each other on the same test images, with intervals and tests."""
-    folders = _trained(runs, set_, plugin, out, resume)
+    folders = _trained(runs, set_, plugin, out, resume, split_seed)
     with console.status("reading"):
+        from konsil.redrawn import draws_of
         from konsil.report import means
 
-        task = _task(folders[0], plugin)
+        draws = draws_of(folders)
+        task = task_of(draws.folders[0], plugin)
     metric = metric or task.main_metric
     less = metric in task.lower_is_better
-    if means.tells_images(folders):
-        _compare_images(folders, (metric, structure), less, against, site, json_)
+    if len(draws.by_seed) > 1 or means.tells_images(draws.folders):
+        _compare_images(draws, (metric, structure), less, against, site, json_)
     else:
-        told = means.means_of(folders, metric, structure)
+        told = means.means_of(draws.folders, metric, structure)
         _check_column(site, told.columns)
         say(means.as_json(told, against, less)) if json_ else _print_means(told, less, against)
 
 
 def _compare_images(
-    folders: list[Path],
+    draws: Draws,
     what: tuple[str, str | None],
     less: bool,
     against: str | None,
@@ -72,15 +77,15 @@ def _compare_images(
     json_: bool,
 ) -> None:
     """From single images' scores; of sites that let means out alone, what means can say."""
-    from konsil.evaluation.comparison import compare as compared
     from konsil.evaluation.results import CLIENT_AVERAGE
     from konsil.report import means
     from konsil.report.compare import as_json, print_comparison
 
-    found, silent, why = compared(folders, *what), None, ""
+    found, silent, why = _compared(draws, *what), None, ""
     _check_column(site, found.compared.columns)
     try:
-        silent = means.silent_means_of(folders, *what, found.compared.sites)
+        if len(draws.by_seed) == 1:
+            silent = means.silent_means_of(draws.folders, *what, found.compared.sites)
     except RunError as error:  # means cannot say everything
         why = f"of sites that let means out alone: {error}"
     if json_:
@@ -112,7 +117,20 @@ def _print_means(found: Means, less: bool, against: str | None) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _task(folder: Path, plugins: list[Path] | None) -> Task:
+def _compared(draws: Draws, metric: str, structure: str | None) -> Comparison:
+    """On the same images; or on those of several draws of the splits."""
+    from konsil.evaluation.comparison import compare as compared
+    from konsil.evaluation.comparison import compare_draws
+
+    by_seed = {
+        seed: compared(folders, metric, structure) for seed, folders in draws.by_seed.items()
+    }
+    if len(by_seed) == 1:
+        return next(iter(by_seed.values()))
+    return compare_draws(by_seed, draws.overlap)
+
+
+def task_of(folder: Path, plugins: list[Path] | None) -> Task:
     """What a run has learned, which knows its metrics."""
     from konsil.federation.plan import Plan
     from konsil.federation.runner import read_plan
@@ -130,11 +148,12 @@ def _trained(
     plugin: list[Path] | None,
     out: Path | None,
     resume: bool,
+    split_seed: list[int] | None,
 ) -> list[Path]:
     """The run folders; of an experiment file the one that it leaves."""
     if runs[0].suffix not in (".yaml", ".yml"):
-        if set_ or out or resume:
-            raise RunError("--set, --out and --resume go with an experiment file")
+        if set_ or out or resume or split_seed:
+            raise RunError("--set, --out, --resume and --split-seed go with an experiment file")
         return runs
     if len(runs) > 1:
         raise RunError(f"{runs[1]}: one experiment file, or any number of run folders")
@@ -142,7 +161,7 @@ def _trained(
     from konsil.config import read_experiment
 
     folder = api.run_folder(read_experiment(runs[0], set_ or [], plugin or []), out)
-    experiments.run(runs[0], set_, plugin, folder, resume)
+    experiments.run(runs[0], set_, plugin, folder, resume, split_seed=split_seed)
     return [folder]
 
 
@@ -179,7 +198,7 @@ def _show_unseen(folder: Path, plugin: list[Path] | None) -> None:
     from konsil.report.style import look, write_figure
     from konsil.report.unseen import asked_by_site, asked_table, draw_gamma
 
-    task = _task(folder, plugin)
+    task = task_of(folder, plugin)
     metric = task.main_metric
     found = compared([folder], metric)
     against = found.candidates[reference_of(found)].name
@@ -235,13 +254,13 @@ def personalise(
     resume: experiments.ResumeOption = False,
 ) -> None:
     """Train models further at each hospital: what is gained at home, and lost elsewhere?"""
-    (folder,) = _trained([run], set_, plugin, out, resume)
+    (folder,) = _trained([run], set_, plugin, out, resume, None)
     with console.status("reading"):
         from konsil import personalise as protocol
         from konsil.evaluation.levels import levels
         from konsil.report.levels import as_json
 
-        task = _task(folder, plugin)
+        task = task_of(folder, plugin)
     wanted = sorted({0, *(protocol.PUBLISHED if epochs is None else epochs)})
     how = "the same command" if folder == run else "the same command with --resume"
     with experiments.resumable(folder, how), progress() as report:
@@ -303,7 +322,7 @@ def report(
         from konsil.report.page import write_page
         from konsil.report.tables import FORMATS, plain
 
-        task = _task(runs[0], plugin)
+        task = task_of(runs[0], plugin)
     if format_ == "html":
         path = out or runs[0] / "report.html"
         write_page(runs, path, images)

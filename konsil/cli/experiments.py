@@ -1,16 +1,21 @@
 """Train, compare, look at results."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
 from konsil.cli.terminal import INTERRUPTED, console, problems, say
 from konsil.errors import RunError
+
+if TYPE_CHECKING:
+    from konsil.config import Experiment
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 
@@ -31,6 +36,14 @@ PluginOption = Annotated[
         help="Methods, networks, tasks of your own; as often as wanted.",
     ),
 ]
+SplitSeedOption = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--split-seed",
+        help="Draw the splits anew with it, in a run of its own below the folder; as often as "
+        "wanted.",
+    ),
+]
 
 
 def run(
@@ -42,6 +55,7 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print the plan, train nothing.")
     ] = False,
+    split_seed: SplitSeedOption = None,
 ) -> None:
     """Train and compare the methods of an experiment file."""
     from konsil import api
@@ -49,6 +63,9 @@ def run(
 
     checked = read_experiment(experiment, set_ or [], plugin or [])
     folder = api.run_folder(checked, out)
+    if split_seed:
+        _run_draws(checked, split_seed, folder, resume, dry_run)
+        return
     plan, federation = api.prepare(checked, resume, console, folder)
     if dry_run:
         return
@@ -57,6 +74,19 @@ def run(
     from konsil.report.show import show_run
 
     show_run(console, folder)
+
+
+def _run_draws(
+    experiment: Experiment, seeds: list[int], folder: Path, resume: bool, dry_run: bool
+) -> None:
+    from konsil.redrawn import prepare_draws, train_draws
+
+    draws = prepare_draws(experiment, seeds, folder, resume, console)
+    if dry_run:
+        return
+    with resumable(folder):
+        train_draws(draws, console)
+    say(f"all draws: konsil compare {folder}")
 
 
 @contextmanager

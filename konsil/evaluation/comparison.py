@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from konsil.errors import RunError
+from konsil.evaluation.draws import Redrawn
 from konsil.evaluation.results import Series
 from konsil.evaluation.scores import ASKED, FILE, KEYS, OF_TUNED, read_scores
 from konsil.evaluation.statistics import Array, Compared, Images
@@ -25,22 +26,13 @@ class Comparison:
 
     candidates: Sequence[Series]
     seeds: Mapping[Series, Sequence[int]]
-    compared: Compared
+    compared: Compared | Redrawn
     images: int
     patients: int  # 0: nobody has told
 
     def place(self, name: str) -> int:
         """Which candidate this is; RunError if there is none of that name."""
         return place_of(self.candidates, name)
-
-
-def place_of(candidates: Sequence[Series], name: str) -> int:
-    """Which of them this is; RunError if there is none of that name."""
-    found = [place for place, one in enumerate(candidates) if one.name == name]
-    if not found:
-        known = ", ".join(one.name for one in candidates)
-        raise RunError(f"{name}: nobody of that name is compared; there are {known}")
-    return found[0]
 
     def distinct(self) -> Iterator[tuple[int, Series]]:
         """Place and name of all but those who give the same answers as one before them."""
@@ -52,6 +44,15 @@ def place_of(candidates: Sequence[Series], name: str) -> int:
         """Who else gives the same answers as this one, of those behind it."""
         first = self.compared.first_equal
         return [self.candidates[k] for k in range(place + 1, len(first)) if first[k] == place]
+
+
+def place_of(candidates: Sequence[Series], name: str) -> int:
+    """Which of them this is; RunError if there is none of that name."""
+    found = [place for place, one in enumerate(candidates) if one.name == name]
+    if not found:
+        known = ", ".join(one.name for one in candidates)
+        raise RunError(f"{name}: nobody of that name is compared; there are {known}")
+    return found[0]
 
 
 def compare(folders: Sequence[Path], metric: str, structure: str | None = None) -> Comparison:
@@ -74,6 +75,31 @@ def compare(folders: Sequence[Path], metric: str, structure: str | None = None) 
     }
     total = sum(len(own.patients) for own in images.values())
     return Comparison(candidates, seeds, Compared(images), total, patients)
+
+
+def compare_draws(draws: Mapping[int, Comparison], overlap: float) -> Comparison:
+    """One comparison of several, each of another draw of the test patients; by split seed.
+
+    `overlap`: test images for one that trains. Images and patients are those of all draws.
+    """
+    first_seed, first = next(iter(draws.items()))
+    compared: dict[int, Compared] = {}
+    for seed, own in draws.items():
+        for what, here, there in (
+            ("methods and roles", own.candidates, first.candidates),
+            ("seeds", own.seeds, first.seeds),
+            ("sites", [*own.compared.sites], [*first.compared.sites]),
+        ):
+            if here != there:
+                raise RunError(
+                    f"split_seed {seed}: other {what} than with split_seed {first_seed}; draws are "
+                    "compared when the same jobs are done in all of them"
+                )
+        if isinstance(own.compared, Compared):
+            compared[seed] = own.compared
+    images = sum(own.images for own in draws.values())
+    patients = sum(own.patients for own in draws.values())
+    return Comparison(first.candidates, first.seeds, Redrawn(compared, overlap), images, patients)
 
 
 @dataclass(frozen=True)

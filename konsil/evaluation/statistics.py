@@ -10,7 +10,7 @@ other seeds.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -191,6 +191,12 @@ class Compared:
         return found | {CLIENT_AVERAGE: _nanmean(list(found.values())), GLOBAL: every}
 
 
+def first_equal_in(comparisons: Iterable[Compared]) -> list[int]:
+    """Of every candidate the first that gives the same answers in all of these."""
+    of_each = list(zip(*(compared.first_equal for compared in comparisons), strict=True))
+    return [of_each.index(own) for own in of_each]
+
+
 @dataclass(frozen=True)
 class Averaged:
     """The plain mean of single columns of comparisons of the same candidates: of folds, say.
@@ -229,8 +235,7 @@ class Averaged:
     @cached_property
     def first_equal(self) -> list[int]:
         """Of every candidate the first that gives the same answers in all parts."""
-        of_each = list(zip(*(part.first_equal for part, _ in self.parts), strict=True))
-        return [of_each.index(own) for own in of_each]
+        return first_equal_in([part for part, _ in self.parts])
 
     def tests(self, place: int, reference: int, draws: Array) -> tuple[float, float]:
         """Both p before any correction; `draws` of the difference."""

@@ -3,15 +3,16 @@
 import json
 from collections.abc import Iterator, Sequence
 from math import isnan, nan
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from konsil.evaluation.comparison import Comparison
+from konsil.evaluation.draws import Redrawn
 from konsil.evaluation.results import CLIENT_AVERAGE, GLOBAL, Series
-from konsil.evaluation.statistics import DRAWS, Difference, Estimate
+from konsil.evaluation.statistics import DRAWS, Compared, Difference, Estimate
 from konsil.report.series import ALONE, YARDSTICK, metric_name
 from konsil.report.show import NARROWEST_NUMBER
 from konsil.report.tables import new_table
@@ -30,6 +31,8 @@ def print_comparison(
     reference = found.place(against) if against else reference_of(found)
     if len(found.candidates) > 1:
         console.print(differences_table(found, metric, less, reference, column))
+        if isinstance(found.compared, Redrawn):
+            console.print(draws_table(found, found.compared, metric, reference, column))
     for line in notes(found, column):
         console.print(line, highlight=False, soft_wrap=True)
 
@@ -102,14 +105,32 @@ def differences_table(
     table = new_table(
         f"{metric_name(metric)} minus that of {than}: {MEANS.get(column, column)}", ""
     )
-    for title in ("by", "95 % interval", "p", "Wilcoxon"):
+    differences = found.compared.differences(column, reference)
+    ranked = any(not isnan(one.ranks) for one in differences if one is not None)
+    for title in ("by", "95 % interval", "p", *(["Wilcoxon"] if ranked else [])):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=False)
-    differences = found.compared.differences(column, reference)
     for place, one in found.distinct():
         difference = differences[place]
         if difference is not None and found.compared.first_equal[reference] != place:
-            table.add_row(escape(one.name), *_of(difference), verdict(difference, less))
+            cells = _of(difference)[: None if ranked else -1]
+            table.add_row(escape(one.name), *cells, verdict(difference, less))
+    return table
+
+
+def draws_table(
+    found: Comparison, redrawn: Redrawn, metric: str, reference: int, column: str
+) -> Table:
+    """Everybody minus the reference in each draw of the splits."""
+    than = found.candidates[reference].name
+    where = MEANS.get(column, column)
+    table = new_table(f"{metric_name(metric)} minus that of {than} in each draw: {where}", "")
+    for seed in redrawn.draws:
+        table.add_column(f"split {seed}", justify="right", no_wrap=True)
+    gains = redrawn.gains(column, reference)
+    for place, one in found.distinct():
+        if place != redrawn.first_equal[reference]:
+            table.add_row(escape(one.name), *(f"{gained:+.3f}" for gained in gains[place]))
     return table
 
 
@@ -122,24 +143,48 @@ def verdict(difference: Difference, less: bool) -> str:
 
 def notes(found: Comparison, column: str) -> Iterator[str]:
     """What the intervals are about, whom they leave out, and what the test is."""
+    if isinstance(found.compared, Redrawn):
+        yield from _notes_on_draws(found, found.compared)
+    else:
+        yield from _notes_on_patients(found, found.compared, column)
+    if any(one.role == YARDSTICK for one in found.candidates):
+        yield f"{YARDSTICK} pools the images, which hospitals cannot do."
+
+
+def _notes_on_draws(found: Comparison, redrawn: Redrawn) -> Iterator[str]:
+    seeds = ", ".join(map(str, redrawn.draws))
+    yield (
+        f"means over {len(redrawn.draws)} draws of who is a test patient (split seeds {seeds}), "
+        f"{found.images} test images of {len(redrawn.sites)} sites in all, mean over "
+        f"{_of_seeds(found)}; intervals of numbers: 95 %, Student's over draws."
+    )
+    yield (
+        "Draws share patients and are no independent repetitions: of differences interval and p "
+        f"(Holm's, for all lines) are corrected by {redrawn.overlap:.2f} test images for one that "
+        "trains (Nadeau and Bengio 2003); a p below .05 is a difference."
+    )
+
+
+def _of_seeds(found: Comparison) -> str:
+    seeds = sorted({len(own) for own in found.seeds.values()})
+    return f"{' or '.join(map(str, seeds))} seed{'s' if seeds != [1] else ''}"
+
+
+def _notes_on_patients(found: Comparison, compared: Compared, column: str) -> Iterator[str]:
     who = f"{found.patients} patients"
     if found.patients in (0, found.images):
         who = "images (of no two is known that they are of one patient)"
-    seeds = sorted({len(own) for own in found.seeds.values()})
-    of_seeds = f"{' or '.join(map(str, seeds))} seed{'s' if seeds != [1] else ''}"
     yield (
-        f"{found.images} test images of {len(found.compared.sites)} sites, mean over {of_seeds}; "
+        f"{found.images} test images of {len(compared.sites)} sites, mean over {_of_seeds(found)}; "
         f"intervals: 95 %, bootstrap over {who}, {DRAWS} draws; they say nothing of other seeds."
     )
-    own = found.compared.sites.get(column, next(iter(found.compared.sites.values())))
+    own = compared.sites.get(column, next(iter(compared.sites.values())))
     test = "flipped signs of what patients add to it" if own.is_mean else "draws beyond 0"
     yield (
         f"p: whether the difference could be luck, by {test}; Wilcoxon: whether most patients "
         "gain (or lose), however little. Both are corrected by Holm for all lines of the table; "
         "a p below .05 is a difference."
     )
-    if any(one.role == YARDSTICK for one in found.candidates):
-        yield f"{YARDSTICK} pools the images, which hospitals cannot do."
 
 
 def as_json(found: Comparison, against: str | None, less: bool) -> str:
@@ -157,22 +202,36 @@ def as_json(found: Comparison, against: str | None, less: bool) -> str:
             "seeds": list(found.seeds[one]),
             "scores": {column: as_numbers(of[place]) for column, of in numbers.items()},
             "gains": {
-                column: as_numbers(gain.estimate) | tests_of(gain)
+                column: as_numbers(gain.estimate)
+                | tests_of(gain)
+                | _each(compared, column, reference, place)
                 for column, of in gains.items()
                 if (gain := of[place]) is not None
             },
         }
         for place, one in enumerate(found.candidates)
     ]
-    facts = {"images": found.images, "patients": found.patients or None}
+    facts: dict[str, Any] = {"images": found.images, "patients": found.patients or None}
+    if isinstance(compared, Redrawn):
+        facts["split_seeds"] = list(compared.draws)
     against = found.candidates[reference].name
     return json.dumps(facts | {"against": against, "compared": lines}, indent=1)
 
 
 def tests_of(gain: Difference) -> dict[str, float | None]:
     """The tests of a difference, for machines."""
-    ranks = None if isnan(gain.ranks) else gain.ranks
-    return {"p": gain.p, "holm": gain.corrected, "wilcoxon_holm": ranks}
+    tests = {"p": gain.p, "holm": gain.corrected, "wilcoxon_holm": gain.ranks}
+    return {name: None if isnan(p) else p for name, p in tests.items()}
+
+
+def _each(
+    compared: Compared | Redrawn, column: str, reference: int, place: int
+) -> dict[str, list[float | None]]:
+    """The difference in each draw of the splits, where there are several."""
+    if isinstance(compared, Compared):
+        return {}
+    gained = compared.gains(column, reference)[place].tolist()
+    return {"draws": [None if isnan(one) else one for one in gained]}
 
 
 def as_numbers(estimate: Estimate) -> dict[str, float | None]:

@@ -1,11 +1,11 @@
-"""What `konsil tune` shows: every trial's score on validation images, and what was chosen."""
+"""What a search shows: every trial's score on validation images, and what was chosen."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -15,81 +15,116 @@ from konsil.report.curves import BESIDE
 from konsil.report.series import metric_name
 from konsil.report.show import MISSING
 from konsil.report.style import INK, new_figure
+from konsil.report.tables import new_table
 
-STROKES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1.5, 1, 1.5)))  # by number of local epochs
 AXES = {"lr": "learning rate", "local_epochs": "local epochs"}
+DECADE = 10  # from where on an axis is logarithmic; a learning rate's always is
+MOST_TICKS = 8  # more values have the axis' own
+PANEL = 3.4  # inches
 
 
 def tuning_table(trials: Sequence[Trial], chosen: Mapping[str, Trial], metric: str) -> Table:
     """A line a trial, the chosen ones bold and marked."""
-    table = Table(header_style="bold", caption_justify="left")
     failed = f"{MISSING}: its training failed. " if any(t.score is None for t in trials) else ""
+    table = new_table("", "method")
     table.caption = f"Client averages on validation images. {failed}No test image was opened."
-    table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
-    table.add_column("method", no_wrap=True)
-    for title in ("lr", "local_epochs", "rounds", f"validation {metric_name(metric)}"):
+    keys = list(dict.fromkeys(key for trial in trials for key in trial.values))
+    for title in (*keys, f"validation {metric_name(metric)}"):
         table.add_column(title, justify="right")
     table.add_column("")
     for trial in trials:
         won = trial is chosen[trial.method]
         score = MISSING if trial.score is None else f"{trial.score:.4f}"
         name = Series(trial.method, trial.role or trial.method).name
-        cells = (name, f"{trial.lr:g}", str(trial.local_epochs), str(trial.rounds), score)
+        settings = [in_words(trial.values[key]) if key in trial.values else "" for key in keys]
         style = "bold" if won else ""
-        table.add_row(*(Text(cell, style) for cell in (*cells, "chosen" if won else "")))
+        cells = (name, *settings, score, "chosen" if won else "")
+        table.add_row(*(Text(cell, style) for cell in cells))
     return table
+
+
+def in_words(value: Any) -> str:
+    """A setting's value, as short as can be."""
+    return f"{value:g}" if _is_number(value) else str(value).replace("'", "")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def edge_notes(trials: Sequence[Trial], chosen: Mapping[str, Trial]) -> Iterator[str]:
     """A line for every method whose best learning rate is the smallest or largest of several."""
     for method, best in chosen.items():
-        rates = sorted({t.lr for t in trials if t.method == method})
-        for end, word in ((rates[0], "smaller"), (rates[-1], "larger")):
-            if len(rates) > 1 and best.lr == end:
-                yield f"{method}: {end:g} is at the end of the rates tried; a {word} may be better"
+        for key in filter(_is_rate, best.values):
+            rates = sorted({t.values[key] for t in trials if t.method == method})
+            for end, word in ((rates[0], "smaller"), (rates[-1], "larger")):
+                if len(rates) > 1 and best.values[key] == end:
+                    at = f"{method}: {end:g} is at the end of the rates tried"
+                    yield f"{at}; a {word} may be better"
+
+
+def _is_rate(key: str) -> bool:
+    return key.rpartition(".")[2] == "lr"
 
 
 def draw_tuning(
-    trials: Sequence[Trial], chosen: Mapping[str, Trial], metric: str, colours: Mapping[str, str]
+    trials: Sequence[Trial],
+    chosen: Mapping[str, Trial],
+    metric: str,
+    colours: Mapping[str, str],
+    keys: Sequence[str],
 ) -> Figure:
-    """The scores against the learning rate, a line a method; against epochs if it is but one."""
-    against = "lr" if len({t.lr for t in trials}) > 1 else "local_epochs"
-    figure = new_figure(4.0)
-    axes = figure.subplots()
-    axes.grid(axis="y")
-    lines: dict[tuple[str, int], list[Trial]] = {}
-    for trial in trials:
-        apart = trial.local_epochs if against == "lr" else 0
-        lines.setdefault((trial.method, apart), []).append(trial)
-    epochs = sorted({apart for _, apart in lines})
-    for (method, apart), line in lines.items():
-        label = Series(method, chosen[method].role).name
-        label += f", local_epochs {apart}" if len(epochs) > 1 else ""
-        stroke = STROKES[epochs.index(apart) % len(STROKES)]
-        _draw_line(axes, line, against, colour=colours[method], stroke=stroke, label=label)
-    for method, best in chosen.items():
-        place, score = getattr(best, against), best.score or 0.0
-        axes.plot(place, score, "o", markersize=11, mfc="none", mec=colours[method])
-    axes.plot([], [], "o", markersize=11, mfc="none", mec=INK, label="chosen")
-    _label(axes, against, sorted({getattr(t, against) for t in trials}))
-    axes.set_title(f"Validation {metric_name(metric)} (client average)")
-    axes.legend(**BESIDE | {"title": None})
+    """A panel a key, a dot a trial; the line of a method joins the best score at each value."""
+    several = [key for key in keys if len(_tried(trials, key)) > 1] or keys[:1]
+    figure = new_figure(PANEL * len(several) + 0.6)
+    for axes, key in zip(figure.subplots(len(several), squeeze=False)[:, 0], several, strict=True):
+        axes.grid(axis="y")
+        _draw_panel(axes, key, trials, chosen, colours)
+        axes.legend(**BESIDE | {"title": None})
+    figure.axes[0].set_title(f"Validation {metric_name(metric)} (client average)")
     return figure
 
 
-def _draw_line(
-    axes: Axes, line: Sequence[Trial], against: str, colour: str, stroke: object, label: str
+def _tried(trials: Sequence[Trial], key: str) -> list[Any]:
+    """Its values: numbers by size, before words as they come."""
+    known = {in_words(t.values[key]): t.values[key] for t in trials if key in t.values}
+    numbers = sorted(value for value in known.values() if _is_number(value))
+    return [*numbers, *(value for value in known.values() if not _is_number(value))]
+
+
+def _draw_panel(
+    axes: Axes,
+    key: str,
+    trials: Sequence[Trial],
+    chosen: Mapping[str, Trial],
+    colours: Mapping[str, str],
 ) -> None:
-    """One line with a dot a trial; where training failed there is none."""
-    done = sorted((getattr(t, against), t.score) for t in line if t.score is not None)
-    x, y = [place for place, _ in done], [score for _, score in done]
-    axes.plot(x, y, color=colour, linestyle=stroke, marker="o", markersize=4, label=label)
+    values = _tried(trials, key)
+    numbers = all(map(_is_number, values))
+    at = {in_words(v): v if numbers else place for place, v in enumerate(values)}
+    for method, best in chosen.items():
+        own = [t for t in trials if t.method == method and key in t.values]
+        dots = [(at[in_words(t.values[key])], t.score) for t in own if t.score is not None]
+        if not dots:  # it has no such setting
+            continue
+        colour, name = colours[method], Series(method, best.role).name
+        x, y = zip(*dots, strict=True)
+        axes.scatter(x, y, color=colour, s=9, alpha=0.5, linewidths=0)
+        places = sorted({*x})
+        line = [max(score for place, score in dots if place == here) for here in places]
+        axes.plot(places, line, color=colour, marker="o", markersize=4, label=name)
+        ring = at[in_words(best.values[key])], best.score or 0.0
+        axes.plot(*ring, "o", markersize=11, mfc="none", mec=colour)
+    axes.plot([], [], "o", markersize=11, mfc="none", mec=INK, label="chosen")
+    _label(axes, key, at, numbers)
 
 
-def _label(axes: Axes, against: str, values: Sequence[float]) -> None:
-    """Ticks at what was tried, and nowhere else."""
-    if against == "lr":
+def _label(axes: Axes, key: str, at: Mapping[str, float], numbers: bool) -> None:
+    """Ticks at what was tried, and nowhere else; of very many values the axis' own."""
+    places = list(at.values())
+    if numbers and min(places) > 0 and (_is_rate(key) or places[-1] >= DECADE * places[0]):
         axes.set_xscale("log")
-    axes.set_xticks(values, [f"{value:g}" for value in values])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel(AXES[against])
+    if not numbers or len(places) <= MOST_TICKS:
+        axes.set_xticks(places, list(at))
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel(AXES.get(key, key))

@@ -89,7 +89,7 @@ def test_help_and_version_import_nothing_heavy():
 import sys
 from typer.testing import CliRunner
 from konsil.cli import app
-for arguments in ([], ["run"], ["tune"], ["pretrain"], ["demo"], ["methods"], ["show"]):
+for arguments in ([], ["run"], ["tune"], ["sweep"], ["pretrain"], ["demo"], ["methods"], ["show"]):
     result = CliRunner().invoke(app, [*arguments, "--help"])
     assert result.exit_code == 0 and "Usage" in result.output, result.output
 assert CliRunner().invoke(app, ["--version"]).exit_code == 0

@@ -3,11 +3,16 @@
 import pytest
 from rich.console import Console
 
-from konsil.evaluation.tuning import Trial, choose
+from konsil.evaluation.tuning import Choice, Trial, choose
 from konsil.report.style import look
 from konsil.report.tuning import draw_tuning, edge_notes, tuning_table
 
 COLOURS = {"fedavg": "#0072B2", "mine[b]": "#D55E00"}
+
+
+def trial(method: str, lr: float, epochs: int, role: str, score: float | None) -> Trial:
+    shown = {"lr": lr, "local_epochs": epochs, "rounds": 4}
+    return Trial(Choice(method, shown=shown), role, score)
 
 
 @pytest.fixture
@@ -16,7 +21,7 @@ def trials() -> list[Trial]:
     roles = {"fedavg": "global", "mine[b]": "super"}
     rates = (0.001, 0.002, 0.004)
     return [
-        Trial(m, rate, 1, 4, roles[m] if score else "", score)
+        trial(m, rate, 1, roles[m] if score else "", score)
         for m in scores
         for rate, score in zip(rates, scores[m], strict=True)
     ]
@@ -46,7 +51,7 @@ def test_a_choice_at_the_end_of_the_rates_is_noted(trials: list[Trial]):
 
 def test_the_picture_has_a_line_a_method_and_a_ring_around_the_choice(trials: list[Trial]):
     with look():
-        axes = draw_tuning(trials, choose(trials), "dice", COLOURS).axes[0]
+        axes = draw_tuning(trials, choose(trials), "dice", COLOURS, ["lr"]).axes[0]
     lines = {line.get_label(): line for line in axes.get_lines()}
     assert list(lines["fedavg global"].get_xdata()) == [0.001, 0.002, 0.004]
     assert list(lines["mine[b] super"].get_ydata()) == [0.5, 0.6]  # where it failed there is none
@@ -56,12 +61,35 @@ def test_the_picture_has_a_line_a_method_and_a_ring_around_the_choice(trials: li
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.001", "0.002", "0.004"]
 
 
-def test_epochs_are_told_apart_and_alone_are_the_axis():
-    both = [Trial("fedavg", lr, n, 4, "global", lr * n) for n in (1, 2) for lr in (0.1, 0.2)]
+def test_every_key_has_a_panel_whose_line_is_the_best_at_each_value():
+    both = [trial("fedavg", lr, n, "global", lr * n) for n in (1, 2) for lr in (0.1, 0.2)]
+    keys = ["lr", "local_epochs"]
     with look():
-        axes = draw_tuning(both, choose(both), "dice", COLOURS).axes[0]
-        names = {line.get_label() for line in axes.get_lines()}
-        assert {"fedavg global, local_epochs 1", "fedavg global, local_epochs 2"} <= names
-        axes = draw_tuning(both[::2], choose(both[::2]), "dice", COLOURS).axes[0]
-    assert (axes.get_xscale(), axes.get_xlabel()) == ("linear", "local epochs")
-    assert list(axes.get_lines()[0].get_xdata()) == [1, 2]
+        rates, epochs = draw_tuning(both, choose(both), "dice", COLOURS, keys).axes
+    assert [axes.get_xlabel() for axes in (rates, epochs)] == ["learning rate", "local epochs"]
+    assert [axes.get_xscale() for axes in (rates, epochs)] == ["log", "linear"]
+    assert rates.get_lines()[0].get_xydata().tolist() == [[0.1, 0.2], [0.2, 0.4]]
+    assert epochs.get_lines()[0].get_xydata().tolist() == [[1, 0.2], [2, 0.4]]
+    dots = sorted(map(tuple, rates.collections[0].get_offsets().tolist()))
+    assert dots == [(0.1, 0.1), (0.1, 0.2), (0.2, 0.2), (0.2, 0.4)]  # every trial
+
+
+def test_a_key_of_one_value_has_no_panel():
+    both = [trial("fedavg", 0.1, n, "global", 0.1 * n) for n in (1, 2)]
+    with look():
+        (axes,) = draw_tuning(both, choose(both), "dice", COLOURS, ["lr", "local_epochs"]).axes
+    assert axes.get_xlabel() == "local epochs"
+
+
+def test_words_stand_behind_numbers_and_a_method_without_the_key_has_no_line():
+    own = [
+        Trial(Choice("fedavg", shown={"lambda": value}), "global", score)
+        for value, score in (("auto", 0.3), (0.7, 0.2), (0.1, 0.1))
+    ]
+    other = Trial(Choice("mine[b]", shown={"momentum": 0.5}), "super", 0.9)
+    trials = [*own, other]
+    with look():
+        (axes,) = draw_tuning(trials, choose(trials), "dice", COLOURS, ["lambda"]).axes
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.1", "0.7", "auto"]
+    assert axes.get_lines()[0].get_xydata().tolist() == [[0, 0.1], [1, 0.2], [2, 0.3]]
+    assert not any("mine" in str(line.get_label()) for line in axes.get_lines())
