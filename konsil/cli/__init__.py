@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from konsil.cli import analyze, compare, data, deploy, experiments, export, predict, serve
+from konsil.cli import analyze, compare, data, deploy, experiments, export, predict, serve, watch
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import KonsilError
 from konsil.version import __version__
@@ -28,6 +28,7 @@ app.command()(predict.predict)
 app.command()(predict.evaluate)
 app.command()(export.export)
 app.command()(serve.serve)
+app.command()(watch.watch)
 app.command()(experiments.methods)
 app.command()(experiments.show)
 app.add_typer(analyze.app, name="analyze")

@@ -1,0 +1,101 @@
+"""The page that follows runs: made here, part by part, from what lies in their folders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from fastapi import FastAPI, HTTPException, Response
+from fastapi.responses import FileResponse, HTMLResponse
+
+import konsil
+from konsil.serve.guard import Guard
+from konsil.serve.limits import Limits
+from konsil.serve.server import Address, answer, bound
+from konsil.watch.page import parts, whole_page
+from konsil.watch.places import find_runs
+from konsil.watch.run import Watched
+
+OWN = Path(__file__).parent / "page"
+STYLE = Path(konsil.__file__).parent / "prepare" / "preview" / "templates"  # one look for all pages
+PAGE_FILES = {
+    "page.css": (STYLE, "text/css"),
+    "watch.css": (OWN, "text/css"),
+    "watch.js": (OWN, "text/javascript"),
+}
+
+
+class Watcher:
+    """The runs of a place, those too that begin while it looks."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._runs: dict[str, Watched] = {}
+        self._lock = Lock()  # browsers ask in threads of their own
+
+    def look(self) -> Mapping[str, Watched]:
+        """Every run, as it is now."""
+        with self._lock:
+            found = find_runs(self.place)
+            kept = {n: w for n, w in self._runs.items() if found.get(n) == w.folder}
+            self._runs = {name: kept.get(name) or Watched(path) for name, path in found.items()}
+            for watched in self._runs.values():
+                watched.look()
+            return dict(self._runs)
+
+    def newest(self, runs: Mapping[str, Watched]) -> str:
+        """The run that something has happened in last; of those without events the last name."""
+        return max(runs, key=lambda name: (runs[name].story.last or 0.0, name), default="")
+
+    def news(self, run: str, known: str) -> dict[str, Any]:
+        """What is to be shown of a run and not `known`; `run`: its name, or that of the newest."""
+        runs = self.look()
+        name = run or self.newest(runs)
+        marks = dict(one.split(":", 1) for one in known.split(",") if ":" in one)
+        shown = runs.get(name) or Watched(self.place)  # nothing has begun yet
+        with self._lock:
+            made = parts(shown, time.time())
+        changed = {n: vars(part) for n, part in made.items() if marks.get(n) != part.mark}
+        states = [[n, watched.story.state] for n, watched in runs.items()]
+        return {"run": name, "title": shown.title, "runs": states, "parts": changed}
+
+
+def create_app(watcher: Watcher, token: str = "", loopback: bool = True) -> Guard:
+    """The application; around it the guard of `konsil serve`."""
+    app = FastAPI(title="Konsil", openapi_url=None, docs_url=None, redoc_url=None)
+
+    @app.get("/")
+    def page(run: str = "") -> HTMLResponse:
+        """The page: with a token, a browser fetches its parts with that, and none is in it."""
+        if token:
+            return HTMLResponse(whole_page({}, "konsil watch", {}, run))
+        runs = watcher.look()
+        name = run or watcher.newest(runs)
+        shown = runs.get(name) or Watched(watcher.place)
+        states = {n: watched.story.state for n, watched in runs.items()}
+        return HTMLResponse(whole_page(parts(shown, time.time()), shown.title, states, name))
+
+    @app.get("/api/run")
+    def news(run: str = "", known: str = "") -> dict[str, Any]:
+        """What has changed of a run since a browser has asked last."""
+        return watcher.news(run, known)
+
+    @app.get("/page/{name}")
+    def page_file(name: str) -> Response:
+        """What belongs to the page."""
+        if name not in PAGE_FILES:
+            raise HTTPException(404, "no such page")
+        folder, kind = PAGE_FILES[name]
+        return FileResponse(folder / name, media_type=kind)
+
+    return Guard(app, Limits(), 0, token, loopback)
+
+
+def watch(place: Path, address: Address, listening: Callable[[str], None]) -> None:
+    """Show the runs of a place until somebody ends it; `listening` hears the page's address."""
+    with bound(address) as listener:
+        app = create_app(Watcher(place), address.token, address.loopback)
+        answer(app, address, listener, listening)
