@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -15,17 +16,36 @@ import konsil
 from konsil.serve.guard import Guard
 from konsil.serve.limits import Limits
 from konsil.serve.server import Address, answer, bound
-from konsil.watch.page import parts, whole_page
+from konsil.watch.page import Part, parts, whole_page
 from konsil.watch.places import find_runs
 from konsil.watch.run import Watched
 
 OWN = Path(__file__).parent / "page"
 STYLE = Path(konsil.__file__).parent / "prepare" / "preview" / "templates"  # one look for all pages
-PAGE_FILES = {
+ICON = Path(konsil.__file__).parent / "serve" / "page"
+FILES = {
     "page.css": (STYLE, "text/css"),
+    "icon.svg": (ICON, "image/svg+xml"),
     "watch.css": (OWN, "text/css"),
     "watch.js": (OWN, "text/javascript"),
 }
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What there is to be seen of a run, and which others there are."""
+
+    run: str
+    title: str
+    runs: Mapping[str, str]  # name -> its state
+    parts: Mapping[str, Part]
+
+    def news(self, known: str) -> dict[str, Any]:
+        """All but the parts that a browser has: `known` is name:mark,name:mark."""
+        marks = dict(one.split(":", 1) for one in known.split(",") if ":" in one)
+        changed = {n: vars(part) for n, part in self.parts.items() if marks.get(n) != part.mark}
+        runs = [list(run) for run in self.runs.items()]  # in their order
+        return {"run": self.run, "title": self.title, "runs": runs, "parts": changed}
 
 
 class Watcher:
@@ -50,17 +70,17 @@ class Watcher:
         """The run that something has happened in last; of those without events the last name."""
         return max(runs, key=lambda name: (runs[name].story.last or 0.0, name), default="")
 
-    def news(self, run: str, known: str) -> dict[str, Any]:
-        """What is to be shown of a run and not `known`; `run`: its name, or that of the newest."""
+    def shown(self, run: str) -> Shown:
+        """A run, or the newest; HTTPException if there is none of that name."""
         runs = self.look()
+        if run and run not in runs:
+            raise HTTPException(404, f"no run {run}; there are {', '.join(runs) or 'none yet'}")
         name = run or self.newest(runs)
-        marks = dict(one.split(":", 1) for one in known.split(",") if ":" in one)
-        shown = runs.get(name) or Watched(self.place)  # nothing has begun yet
+        watched = runs.get(name) or Watched(self.place)  # nothing has begun yet
         with self._lock:
-            made = parts(shown, time.time())
-        changed = {n: vars(part) for n, part in made.items() if marks.get(n) != part.mark}
-        states = [[n, watched.story.state] for n, watched in runs.items()]
-        return {"run": name, "title": shown.title, "runs": states, "parts": changed}
+            made = parts(watched, time.time())
+        states = {n: one.story.state for n, one in runs.items()}
+        return Shown(name, watched.title, states, made)
 
 
 def create_app(watcher: Watcher, token: str = "", loopback: bool = True) -> Guard:
@@ -72,23 +92,20 @@ def create_app(watcher: Watcher, token: str = "", loopback: bool = True) -> Guar
         """The page: with a token, a browser fetches its parts with that, and none is in it."""
         if token:
             return HTMLResponse(whole_page({}, "konsil watch", {}, run))
-        runs = watcher.look()
-        name = run or watcher.newest(runs)
-        shown = runs.get(name) or Watched(watcher.place)
-        states = {n: watched.story.state for n, watched in runs.items()}
-        return HTMLResponse(whole_page(parts(shown, time.time()), shown.title, states, name))
+        shown = watcher.shown(run)
+        return HTMLResponse(whole_page(shown.parts, shown.title, shown.runs, shown.run))
 
     @app.get("/api/run")
     def news(run: str = "", known: str = "") -> dict[str, Any]:
         """What has changed of a run since a browser has asked last."""
-        return watcher.news(run, known)
+        return watcher.shown(run).news(known)
 
     @app.get("/page/{name}")
     def page_file(name: str) -> Response:
         """What belongs to the page."""
-        if name not in PAGE_FILES:
+        if name not in FILES:
             raise HTTPException(404, "no such page")
-        folder, kind = PAGE_FILES[name]
+        folder, kind = FILES[name]
         return FileResponse(folder / name, media_type=kind)
 
     return Guard(app, Limits(), 0, token, loopback)
