@@ -60,7 +60,7 @@ def _facts(watched: Watched, now: float) -> dict[str, object]:
     return {
         "title": watched.title,
         "story": story,
-        "headline": headline(watched, now),
+        "headline": headline(watched),
         "notes": list(notes(watched, now)),
         "_sites": sites_of(story),
         "measures": measures_of(story),
@@ -76,7 +76,7 @@ def _facts(watched: Watched, now: float) -> dict[str, object]:
 # --- in words -------------------------------------------------------------------------------------
 
 
-def headline(watched: Watched, now: float) -> str:
+def headline(watched: Watched) -> str:
     """How the run stands, in a sentence."""
     story, jobs = watched.story, watched.story.jobs
     done = sum(not job.open for job in jobs.values())
@@ -153,7 +153,7 @@ def _clock(time: float | None) -> str:
 
 def lines(watched: Watched, now: float) -> Iterator[str]:
     """The page in a few lines, for a terminal."""
-    yield f"{watched.title}: {headline(watched, now)}"
+    yield f"{watched.title}: {headline(watched)}"
     yield from notes(watched, now)
     for name, site in sites_of(watched.story).items():
         if site.now in ("missing", "refused"):
