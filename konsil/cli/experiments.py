@@ -32,6 +32,11 @@ PluginOption = Annotated[
     ),
 ]
 
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="NAME", help="tensorboard, mlflow; as often as wanted."),
+]
+
 
 def run(
     experiment: FileArgument,
@@ -42,18 +47,21 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, print the plan, train nothing.")
     ] = False,
+    track: TrackOption = None,
 ) -> None:
     """Train and compare the methods of an experiment file."""
     from konsil import api
     from konsil.config import read_experiment
+    from konsil.tracking.tracker import check_names
 
     checked = read_experiment(experiment, set_ or [], plugin or [])
+    check_names(track or [])
     folder = api.run_folder(checked, out)
     plan, federation = api.prepare(checked, resume, console, folder)
     if dry_run:
         return
     with resumable(folder):
-        api.train(plan, federation, folder, resume, console)
+        api.train(plan, federation, folder, resume, console, track=track or [])
     from konsil.report.show import show_run
 
     show_run(console, folder)

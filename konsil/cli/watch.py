@@ -10,6 +10,7 @@ import typer
 
 from konsil.cli.serve import token_of
 from konsil.cli.terminal import say
+from konsil.errors import RunError
 
 RunArgument = Annotated[
     Path,
@@ -56,3 +57,24 @@ def _print(place: Path) -> None:
         watched.look()
         for line in lines(watched, time.time()):
             say(line)
+
+
+def track(
+    run: RunArgument,
+    to: Annotated[
+        list[str], typer.Option("--to", metavar="NAME", help="tensorboard, mlflow; or both.")
+    ],
+) -> None:
+    """Hand a run to TensorBoard or MLflow: all that it has done, and what it does until its end.
+
+    Nothing is written there twice. Ctrl-C ends it, and not the run.
+    """
+    from konsil.tracking import tracking
+    from konsil.watch.places import find_place, find_runs
+
+    runs = list(find_runs(find_place(run)).values())
+    if not runs:
+        raise RunError(f"{run}: no run has begun there yet")
+    tracking.track(runs, to, say)
+    for folder in runs:
+        say(f"{folder}: told {' and '.join(to)}")
