@@ -19,7 +19,7 @@ UNTOLD = ("plugins", "network.initial", *(f"federation.{place}" for place in PLA
 class Scalar(NamedTuple):
     """One number of a job."""
 
-    name: str  # validation/global, validation/global/north, round/seconds, test/super/dice/north
+    name: str  # validation/global, validation_by_site/global/north, round/seconds, test/super/dice/north
     step: int  # the round after which it is so
     value: float
     time: float  # of day, in seconds
@@ -80,7 +80,7 @@ class Scalars:
         for site, values in event.get("sites", {}).items():
             for measure, value in values.items():
                 if measure != "images":
-                    yield f"validation/{measure}/{site}", event["round"], value
+                    yield f"validation_by_site/{measure}/{site}", event["round"], value
 
     def _job_done(self, event: Mapping[str, Any]) -> Iterator[tuple[str, int, float]]:
         step = self._rounds.get(event["job"], 0)

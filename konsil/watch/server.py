@@ -12,7 +12,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Response
 from fastapi.responses import FileResponse, HTMLResponse
 
-import konsil
+from konsil import prepare, serve
 from konsil.serve.guard import Guard
 from konsil.serve.limits import Limits
 from konsil.serve.server import Address, answer, bound
@@ -21,8 +21,8 @@ from konsil.watch.places import find_runs
 from konsil.watch.run import Watched
 
 OWN = Path(__file__).parent / "page"
-STYLE = Path(konsil.__file__).parent / "prepare" / "preview" / "templates"  # one look for all pages
-ICON = Path(konsil.__file__).parent / "serve" / "page"
+STYLE = Path(prepare.__file__).parent / "preview" / "templates"  # one look for all pages
+ICON = Path(serve.__file__).parent / "page"
 FILES = {
     "page.css": (STYLE, "text/css"),
     "icon.svg": (ICON, "image/svg+xml"),
