@@ -66,8 +66,8 @@ def run(
     from konsil.tracking.tracker import check_names
 
     source = Path(experiment) if isinstance(experiment, str) else experiment
-    checked = read_experiment(source, overrides or {}, plugins)
     check_names(track)
+    checked = read_experiment(source, overrides or {}, plugins)
     console = Console(quiet=quiet)
     folder = run_folder(checked, out)
     with settings_kept():

@@ -19,7 +19,7 @@ UNTOLD = ("plugins", "network.initial", *(f"federation.{place}" for place in PLA
 class Scalar(NamedTuple):
     """One number of a job."""
 
-    name: str  # validation/global, validation_by_site/global/north, round/seconds, test/super/dice/north
+    name: str  # no name lies below another one: MLflow's files are called so
     step: int  # the round after which it is so
     value: float
     time: float  # of day, in seconds
@@ -34,7 +34,12 @@ class Counted:
 
 
 class Scalars:
-    """Turns events, in their order, into numbers."""
+    """Turns events, in their order, into numbers.
+
+    validation/ROLE, validation_by_site/ROLE/SITE (also lambda_prime and selector_accuracy), round/
+    seconds, sites, bytes_down and bytes_up; of a job that is done job/seconds, best/ROLE (client
+    average of validation images) and test/ROLE/METRIC/SITE.
+    """
 
     def __init__(self) -> None:
         self._counted: dict[str, Counted] = {}

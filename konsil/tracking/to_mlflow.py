@@ -13,6 +13,7 @@ from konsil.tracking.scalars import Scalar, parameters
 
 # Before it is imported: it tells its makers nothing, and a server that is away is not waited for.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # files need no database; it asks for this
