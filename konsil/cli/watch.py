@@ -52,7 +52,10 @@ def _print(place: Path) -> None:
     from konsil.watch.places import find_runs
     from konsil.watch.run import Watched
 
-    for folder in find_runs(place).values():
+    runs = find_runs(place)
+    if not runs:
+        say(f"{place}: no run has begun yet")
+    for folder in runs.values():
         watched = Watched(folder)
         watched.look()
         for line in lines(watched, time.time()):

@@ -47,7 +47,7 @@ def _place_of_kit(kit: Path, whose: str) -> Path:
 
 def _is_server(path: Path) -> bool:
     """Whether a server keeps its runs there, be there any or not."""
-    return (path / "flare" / "startup").exists() or (path / LOCAL_SERVER).exists()
+    return (path / "flare" / "startup").exists() or (path / LOCAL_SERVER.parent).exists()
 
 
 def find_runs(place: Path) -> dict[str, Path]:
