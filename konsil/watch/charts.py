@@ -62,13 +62,12 @@ def charts(jobs: Iterable[Job]) -> Iterator[Chart]:
 
 def common_scale(jobs: Sequence[Job]) -> Scale:
     """From the lowest to the highest score, the first rounds aside, with a little room."""
+    curves = [c for job in jobs for measure, c in job.curves.items() if measure not in SHARES]
     settled = [
         value
-        for job in jobs
-        for measure, curve in job.curves.items()
-        if measure not in SHARES
+        for curve, first in ((curve, max(curve) / SETTLED) for curve in curves)
         for number, value in curve.items()
-        if number >= max(curve) / SETTLED
+        if number >= first
     ]
     low, high = min(settled, default=0.0), max(settled, default=1.0)
     room = max(0.01, 0.06 * (high - low))
@@ -92,8 +91,13 @@ def _chart(
 
 
 def _line(measure: str, colour: str, curve: Mapping[int, float], rounds: int, scale: Scale) -> Line:
-    places = [_place(number, curve[number], rounds, scale) for number in thinned(sorted(curve))]
-    text = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    low, high = scale
+    across, up = WIDE / max(rounds, 1), HIGH / (high - low)
+    places = [
+        (across * number, min(max(up * (high - curve[number]), 0.0), HIGH))
+        for number in thinned(sorted(curve))
+    ]
+    text = " ".join([f"{x:.1f},{y:.1f}" for x, y in places])
     return Line(SHARES.get(measure, measure), colour, text, places[-1], curve[max(curve)])
 
 
@@ -101,9 +105,3 @@ def thinned(rounds: Sequence[int]) -> list[int]:
     """So many that a line still looks the same; the first and the last always."""
     step = -(-len(rounds) // MOST_POINTS)
     return [*rounds[:-1:step], rounds[-1]] if step > 1 else list(rounds)
-
-
-def _place(number: int, value: float, rounds: int, scale: Scale) -> tuple[float, float]:
-    low, high = scale
-    height = min(max((value - low) / (high - low), 0.0), 1.0)
-    return WIDE * number / max(rounds, 1), HIGH * (1 - height)

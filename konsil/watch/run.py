@@ -23,7 +23,7 @@ class Watched:
         self.plan: dict[str, Any] | None = None
         self.story = Story()
         self.outcome: dict[str, str] = {}
-        self.heard = 0  # events, and plans: another number means that there is news
+        self.heard = 0  # events, plans, outcomes: another number means that there is news
         self._log = Following(folder / EVENTS)
 
     @property
@@ -42,7 +42,9 @@ class Watched:
         for event in events:
             self.story.tell(event)
         self.heard += len(events)
-        self.outcome = _outcome(self.folder / OUTCOME)
+        outcome = _outcome(self.folder / OUTCOME)
+        self.heard += outcome != self.outcome
+        self.outcome = outcome
         return self.story
 
     def _begin_anew(self) -> None:

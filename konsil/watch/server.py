@@ -22,6 +22,7 @@ from konsil.watch.run import Watched
 
 OWN = Path(__file__).parent / "page"
 STYLE = Path(prepare.__file__).parent / "preview" / "templates"  # one look for all pages
+STALE = 5.0  # seconds after which the time left is told anew, be there news or not
 ICON = Path(serve.__file__).parent / "page"
 FILES = {
     "page.css": (STYLE, "text/css"),
@@ -54,6 +55,7 @@ class Watcher:
     def __init__(self, place: Path) -> None:
         self.place = place
         self._runs: dict[str, Watched] = {}
+        self._made: dict[Path, tuple[int, float, Mapping[str, Part]]] = {}
         self._lock = Lock()  # browsers ask in threads of their own
 
     def look(self) -> Mapping[str, Watched]:
@@ -77,10 +79,18 @@ class Watcher:
             raise HTTPException(404, f"no run {run}; there are {', '.join(runs) or 'none yet'}")
         name = run or self.newest(runs)
         watched = runs.get(name) or Watched(self.place)  # nothing has begun yet
-        with self._lock:
-            made = parts(watched, time.time())
         states = {n: one.story.state for n, one in runs.items()}
-        return Shown(name, watched.title, states, made)
+        return Shown(name, watched.title, states, self._parts(watched))
+
+    def _parts(self, watched: Watched) -> Mapping[str, Part]:
+        """Made anew when there is news, and now and then because time goes on."""
+        now = time.time()
+        with self._lock:
+            heard, at, made = self._made.get(watched.folder, (-1, 0.0, {}))
+            if heard != watched.heard or now - at > STALE:
+                heard, at, made = watched.heard, now, parts(watched, now)
+                self._made[watched.folder] = heard, at, made
+            return made
 
 
 def create_app(watcher: Watcher, token: str = "", loopback: bool = True) -> Guard:
