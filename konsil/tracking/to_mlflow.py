@@ -10,6 +10,7 @@ from typing import Any
 
 from konsil.files import write_text
 from konsil.tracking.scalars import Scalar, parameters
+from konsil.tracking.tracker import Tracker
 
 # Before it is imported: it tells its makers nothing, and a server that is away is not waited for.
 os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
@@ -30,7 +31,7 @@ LONGEST = 500  # characters of a parameter that every store keeps
 NOTE = "mlflow.json"  # job -> its run
 
 
-class MLflow:
+class MLflow(Tracker):
     """Goes on in the runs of earlier sessions, which it has noted."""
 
     def __init__(self, folder: Path) -> None:

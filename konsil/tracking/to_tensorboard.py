@@ -11,11 +11,12 @@ from tensorboard.backend.event_processing.event_accumulator import SCALARS, Even
 from torch.utils.tensorboard import SummaryWriter
 
 from konsil.tracking.scalars import Scalar, parameters
+from konsil.tracking.tracker import Tracker
 
 logging.getLogger("tensorboard").setLevel(logging.ERROR)  # of cut files it reads what is there
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Writes beside what earlier sessions have written: TensorBoard shows both as one."""
 
     def __init__(self, folder: Path) -> None:

@@ -86,7 +86,7 @@ class Tracking:
 
     @property
     def alive(self) -> bool:
-        """Whether anybody listens."""
+        """Whether any tracker still listens."""
         return not all(handed.failed for handed in self._handed)
 
     def look(self) -> None:

@@ -57,7 +57,7 @@ class Job:
 
     @property
     def method(self) -> str:
-        """Its method's label."""
+        """The label of its method."""
         return self.name.rpartition("/")[0]
 
     @property

@@ -109,7 +109,7 @@ def test_the_page_follows_a_run_from_before_its_first_event_to_its_end(file, tmp
             training.wait(PATIENCE)
         assert tab.js("window.never") == "loaded anew"
         assert tab.text("#part-jobs tbody tr:nth-child(2)").count("super 0.") == 2
-        assert "Nothing: no site was missing" in tab.text("#part-troubles")
+        assert "Nothing unplanned: no site was missing" in tab.text("#part-troubles")
         assert tab.js("document.documentElement.scrollWidth") <= 375
         assert tab.complaints() == []
         assert [u for u in tab.fetched() if not u.startswith((url, "about:"))] == []

@@ -72,7 +72,7 @@ def test_names_and_reasons_are_no_markup(tmp_path: Path):
     assert "<script>" not in text
     assert "<b>" not in text
     assert "<i>" not in text
-    assert "&lt;b&gt;south&lt;/b&gt; is missing" in text
+    assert "&lt;b&gt;south&lt;/b&gt; is missing:" in text
     shown = whole_page(parts(watched, ZERO), "<script>", {"<i>": "running", "b": "stopped"}, "<i>")
     assert "<i>" not in shown
     assert shown.count("<script") == 1  # our own
