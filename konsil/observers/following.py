@@ -40,7 +40,7 @@ class Following:
 
     def _notice_replaced(self, file: BinaryIO) -> None:
         found = os.fstat(file.fileno())
-        same = (found.st_dev, found.st_ino) == self._file and found.st_size >= self._place
+        same = (found.st_dev, found.st_ino) == self._file
         file.seek(max(0, self._place - len(self._mark)) if same else 0)
         if self._place and not (same and file.read(len(self._mark)) == self._mark):
             self.replaced += 1

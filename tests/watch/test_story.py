@@ -181,6 +181,19 @@ def test_time_left_takes_a_methods_other_seed_first():
     assert story.left(ZERO + 52) == (3 * 2 + 6) + 2 * (4 * 6 + 6)
 
 
+def test_a_job_to_come_is_as_fast_as_its_method_was_with_another_seed():
+    """fedavg took 10 s a round and 6 to evaluate, <i> 1 s; its own second seed is to come."""
+    plan = PLAN | {"experiment": PLAN["experiment"] | {"seeds": [0, 1]}}
+    story = Story(plan)
+    for event in [*START, *FOUR, *DONE]:
+        story.tell(event)
+    story.tell(at(46, "job_started", job=SECOND, rounds=4, done=0))
+    for event in a_round(4, 46, 47, SECOND):
+        story.tell(event)
+    assert story.left_of_job(ZERO + 47) == 6
+    assert story.left(ZERO + 47) == 6 + (4 * 10 + 6) + (4 * 1 + 6)
+
+
 def test_a_run_that_goes_on_counts_a_round_once():
     """Killed after the validation of round 1, before the record: both are told again."""
     story = told(*START, *a_round(1, 0, 10), *a_round(2, 10, 20)[:-1])

@@ -78,7 +78,9 @@ def file(tmp_path: Path, shades: Path) -> Path:
 def paused(training: subprocess.Popen[str], run: Path, rounds: int) -> str:
     """Stop a run when its log has so many rounds; what the page must say of it now."""
     log = run / "events.jsonl"
-    wait_for(lambda: log.exists() and log.read_text().count("round_done") >= rounds, "rounds")
+    wait_for(
+        lambda: log.exists() and log.read_text().count("round_done") >= rounds, "rounds", PATIENCE
+    )
     training.send_signal(signal.SIGSTOP)
     watched = Watched(run)
     watched.look()
