@@ -25,6 +25,7 @@ from benchmarks.server_mean import server_mean
 from benchmarks.serving import serving
 from benchmarks.setup import FULL, QUICK, Setup
 from benchmarks.training import fedavg_vs_plain, fedsm_vs_fedavg, processes_vs_inprocess
+from benchmarks.watching import watching
 from konsil.files import write_text
 
 BENCHMARKS: dict[str, Callable[[Setup], Outcome]] = {
@@ -36,6 +37,7 @@ BENCHMARKS: dict[str, Callable[[Setup], Outcome]] = {
     "memory": memory,
     "many-sites": many_sites,
     "overheads": overheads,
+    "watching": watching,
     "asking": asking,
     "serving": serving,
     "batches-vs-monai": batches_vs_monai,

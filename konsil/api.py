@@ -52,6 +52,7 @@ def run(
     overrides: Mapping[str, Any] | None = None,
     plugins: Sequence[str | Path] = (),
     quiet: bool = False,
+    track: Sequence[str] = (),
 ) -> RunResult:
     """Train and compare the methods of an experiment: `konsil run`, from Python.
 
@@ -59,17 +60,20 @@ def run(
     of it: `{"rounds": 10, "methods.fedsm.lambda": 0.8}`. The folder is `out`, or runs/<name>;
     with `resume` a run that stopped there goes on. `plugins`: files with methods of your own;
     a method that was defined right here, in a notebook's cell, is simply used by its name.
+    `track`: tensorboard, mlflow, or both, which are told of every round.
     """
     from konsil.federation.compute import settings_kept
+    from konsil.tracking.tracker import check_names
 
     source = Path(experiment) if isinstance(experiment, str) else experiment
+    check_names(track)
     checked = read_experiment(source, overrides or {}, plugins)
     console = Console(quiet=quiet)
     folder = run_folder(checked, out)
     with settings_kept():
         plan, federation = prepare(checked, resume, console, folder)
         try:
-            return train(plan, federation, folder, resume, console)
+            return train(plan, federation, folder, resume, console, track=track)
         except KeyboardInterrupt as stop:
             stop.add_note(f"what is done is in {folder}: the same call with resume=True goes on")
             raise
@@ -120,21 +124,25 @@ def train(
     console: Console,
     search: bool = False,
     figures: bool = True,
+    track: Sequence[str] = (),
 ) -> RunResult:
     """All rounds of all jobs in a folder, with progress, and the figures at the end.
 
     `search`: its jobs are tries (`Run`); figures show test images, and a search has none.
+    `track`: the names of trackers.
     """
     from konsil.federation.runner import Run
     from konsil.observers.progress import ProgressBar
     from konsil.report.figures import draw_figures
+    from konsil.tracking.tracking import tracked
 
     progress = ProgressBar(console)
     work = Run(plan, folder, [progress], search)
     try:
         work.prepare(resume, federation.write_splits)
         progress.start()
-        work.go()
+        with tracked(folder, track, progress.say):
+            work.go()
         progress.close()
         if figures and not search:
             with _status(console, "drawing"):

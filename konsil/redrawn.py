@@ -64,12 +64,12 @@ def _with_seed(experiment: Experiment, seed: int) -> Experiment:
     return read_experiment(experiment, {KEY: seed})
 
 
-def train_draws(draws: Sequence[Draw], console: Console) -> None:
-    """Train what is not done yet, draw by draw."""
+def train_draws(draws: Sequence[Draw], console: Console, track: Sequence[str] = ()) -> None:
+    """Train what is not done yet, draw by draw; `track`: the names of trackers."""
     for number, draw in enumerate(draws, 1):
         console.print(f"draw {number} of {len(draws)}: {draw.folder}", highlight=False)
         goes_on = (draw.folder / "plan.yaml").exists()
-        api.train(draw.plan, draw.federation, draw.folder, goes_on, console)
+        api.train(draw.plan, draw.federation, draw.folder, goes_on, console, track=track)
 
 
 @dataclass(frozen=True)

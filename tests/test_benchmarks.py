@@ -104,6 +104,14 @@ def test_import_and_check_are_held_against_a_bare_loop(tmp_path: Path) -> None:
     assert [str(figure.goal) for figure in outcome.figures] == ["at most 1.5", "None", "None"]
 
 
+def test_a_watched_and_a_tracked_round_are_measured_beside_one_alone(tmp_path: Path) -> None:
+    outcome = measure(tmp_path, "--only", "watching")["watching"]
+    watched, tracked = outcome["figures"]
+    assert "konsil watch" in watched["what"]
+    assert "MLflow" in tracked["what"]
+    assert not [note for note in outcome["notes"] if "not measured" in note]
+
+
 def test_the_wire_counts_both_ways_and_only_in_its_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         wire = Wire(server.getsockname()[1])
@@ -163,6 +171,6 @@ def test_recipes_are_chosen_without_test_scores(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.slow
 def test_every_benchmark_runs(tmp_path: Path) -> None:
     outcomes = measure(tmp_path)
-    assert len(outcomes) == 15
+    assert len(outcomes) == 16
     measured = {figure["what"].split(":")[0] for figure in outcomes["methods"]["figures"]}
     assert measured == set(METHODS.all())

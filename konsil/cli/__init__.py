@@ -17,6 +17,7 @@ from konsil.cli import (
     predict,
     serve,
     sweep,
+    watch,
 )
 from konsil.cli.terminal import INTERRUPTED, console, problems
 from konsil.errors import KonsilError
@@ -42,6 +43,8 @@ app.command()(predict.evaluate)
 app.command()(join.join)
 app.command()(export.export)
 app.command()(serve.serve)
+app.command()(watch.watch)
+app.command()(watch.track)
 app.command()(experiments.methods)
 app.command()(experiments.show)
 app.add_typer(analyze.app, name="analyze")

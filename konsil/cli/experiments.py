@@ -45,6 +45,11 @@ SplitSeedOption = Annotated[
     ),
 ]
 
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="NAME", help="tensorboard, mlflow; as often as wanted."),
+]
+
 
 def run(
     experiment: FileArgument,
@@ -56,28 +61,36 @@ def run(
         bool, typer.Option("--dry-run", help="Check everything, print the plan, train nothing.")
     ] = False,
     split_seed: SplitSeedOption = None,
+    track: TrackOption = None,
 ) -> None:
     """Train and compare the methods of an experiment file."""
     from konsil import api
     from konsil.config import read_experiment
+    from konsil.tracking.tracker import check_names
 
     checked = read_experiment(experiment, set_ or [], plugin or [])
+    check_names(track or [])
     folder = api.run_folder(checked, out)
     if split_seed:
-        _run_draws(checked, split_seed, folder, resume, dry_run)
+        _run_draws(checked, split_seed, folder, resume, dry_run, track or [])
         return
     plan, federation = api.prepare(checked, resume, console, folder)
     if dry_run:
         return
     with resumable(folder):
-        api.train(plan, federation, folder, resume, console)
+        api.train(plan, federation, folder, resume, console, track=track or [])
     from konsil.report.show import show_run
 
     show_run(console, folder)
 
 
 def _run_draws(
-    experiment: Experiment, seeds: list[int], folder: Path, resume: bool, dry_run: bool
+    experiment: Experiment,
+    seeds: list[int],
+    folder: Path,
+    resume: bool,
+    dry_run: bool,
+    track: list[str],
 ) -> None:
     from konsil.redrawn import prepare_draws, train_draws
 
@@ -85,7 +98,7 @@ def _run_draws(
     if dry_run:
         return
     with resumable(folder):
-        train_draws(draws, console)
+        train_draws(draws, console, track)
     say(f"all draws: konsil compare {folder}")
 
 

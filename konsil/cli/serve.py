@@ -63,7 +63,7 @@ def serve(
     threads = max(1, (os.cpu_count() or 1) // processes)
     folder, name = api.find_super_model(model), model.resolve().name
     setup = Setup(folder, name, device, tuple(plugin or ()), processes, threads, limits)
-    address = Address(host, port, _token(token_file, host), certificate, key)
+    address = Address(host, port, token_of(token_file, host), certificate, key)
     if not address.loopback and certificate is None:
         say("note: the connection is not encrypted; --certificate and --key make it https")
     with console.status("loading") as status:
@@ -75,7 +75,7 @@ def serve(
         serve(setup, address, listening)
 
 
-def _token(file: Path | None, host: str) -> str:
+def token_of(file: Path | None, host: str) -> str:
     """What clients must know: of the file, of the environment, or new where others can come."""
     from konsil.serve.guard import is_loopback
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import yaml
 
-from konsil.errors import RoundFailed, RunError, UploadRefused
+from konsil.errors import KonsilError, RoundFailed, RunError, UploadRefused
 from konsil.evaluation import scores
 from konsil.evaluation.results import CLIENT_AVERAGE, Row, write_results
 from konsil.evaluation.routing import SCORE_OF
@@ -121,6 +121,9 @@ class Run:
                 self._try(job, engine) if self.search else self._job(job, engine)
             self._notify("run_done")
             return self.write_results()
+        except (KonsilError, KeyboardInterrupt) as stop:  # for those who only watch
+            self._notify("run_stopped", reason=str(stop) or "interrupted")
+            raise
         finally:
             if engine is not None:
                 engine.close()
@@ -148,10 +151,11 @@ class Run:
         self._forget_state(job)
         # the best round may be the last, and the super model has the sites' best specialists
         store_once(self.folder / job.name, "*.safetensors")
-        average = "val", CLIENT_AVERAGE, server.method.context.task.main_metric
-        best: list[Row] = result["best"]
+        metric, best = server.method.context.task.main_metric, result["best"]
+        average = "val", CLIENT_AVERAGE, metric
         score = {r.role: r.value for r in best if (r.split, r.site, r.metric) == average}
-        notify("job_done", seconds=time.monotonic() - began, score=score)
+        seconds, test = time.monotonic() - began, _test_scores(best)
+        notify("job_done", seconds=seconds, score=score, metric=metric, test=test)
 
     def _examine(
         self, job: Job, engine: Engine, record: Record, notify: Callable[..., None]
@@ -279,6 +283,15 @@ class Run:
     def _notify(self, event: str, **facts: Any) -> None:
         for observer in self.observers:
             observer({"event": event, **facts})
+
+
+def _test_scores(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
+    """By role, metric and site."""
+    told: dict[str, dict[str, dict[str, float]]] = {}
+    for row in rows:
+        if row.split == "test" and not _of_one(row.metric):
+            told.setdefault(row.role, {}).setdefault(row.metric, {})[row.site] = row.value
+    return told
 
 
 def _of_one(metric: str) -> bool:

@@ -19,6 +19,7 @@ from konsil.federation.messages import Failure, Kind, Reply, Request, RoundReque
 from konsil.federation.plan import Job, Plan
 from konsil.federation.storage import read_parts, write_parts
 from konsil.ingredients.context import Means, Shared
+from konsil.observers import BY_PLAN
 from konsil.randomness import generator
 from konsil.weights import Parts, Weights
 
@@ -141,7 +142,7 @@ class Server:
         )
         away = self._away(number) if kind == "round" else set()
         for site in sorted(away):
-            self._miss(intake, site, number, "absent by the experiment's plan")
+            self._miss(intake, site, number, BY_PLAN)
         present = [r for r in requests if r.site not in away]
         sent = {request.site: request.parts for request in present}
         for answer in self.engine.exchange(present, self.config.deadline):
@@ -172,13 +173,22 @@ class Server:
             return
         try:
             intake.accept(answer, sent)
-            self.notify("site_done", round=number, site=answer.site)
+            self.notify("site_done", round=number, site=answer.site, **self._traffic(answer, sent))
         except UploadRefused as refusal:
             self.notify("upload_refused", round=number, site=answer.site, reason=str(refusal))
             if self.config.on_bad_upload == "stop":
                 raise
             if answer.site in intake.waiting:
                 intake.absent(answer.site, str(refusal))
+
+    def _traffic(self, answer: Reply, sent: Parts) -> dict[str, int]:
+        """Bytes of weights that a site receives and sends in a round, between hospitals."""
+        if self.method.pooled:
+            return {}
+        return {
+            way: sum(part.flat.nbytes for part in parts.values())
+            for way, parts in (("down", sent), ("up", answer.parts))
+        }
 
     def _miss(self, intake: Intake, site: str, number: int, reason: str) -> None:
         self.notify("site_missing", round=number, site=site, reason=reason)
@@ -209,7 +219,7 @@ class Server:
         self.record.history.append({"round": number, "sites": by_site, "means": means})
         if self.method.eligible(number + 1):
             self._keep_best(means)
-        self.notify("validated", round=number, means=means)
+        self.notify("validated", round=number, means=means, sites=by_site)
 
     def _keep_best(self, means: dict[str, float]) -> None:
         """The shared parts that count so far, by what validation images say of them."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from konsil.errors import RunError
-from konsil.serve.guard import is_loopback
+from konsil.serve.guard import App, is_loopback
 from konsil.serve.pool import Pool, Setup
 
 CONNECTIONS = 256  # open at once, with a question or without
@@ -34,29 +34,37 @@ class Address:
 
 def serve(setup: Setup, address: Address, listening: Callable[[str], None]) -> None:
     """Answer until somebody ends it; `listening` hears the page's address."""
-    import uvicorn
-
     from konsil.serve.app import create_app
 
-    with _bound(address) as listener:
+    with bound(address) as listener:
         pool = Pool(setup)
         try:
-            config = uvicorn.Config(
-                create_app(pool, address.token, address.loopback),
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                http="h11",
-                ws="none",
-                limit_concurrency=CONNECTIONS,
-                timeout_graceful_shutdown=int(PATIENCE),
-                ssl_certfile=address.certificate,
-                ssl_keyfile=address.key,
-            )
-            listening(url_of(address, listener.getsockname()[1]))
-            uvicorn.Server(config).run(sockets=[listener])
+            app = create_app(pool, address.token, address.loopback)
+            answer(app, address, listener, listening)
         finally:
             pool.close()
+
+
+def answer(
+    app: App, address: Address, listener: socket.socket, listening: Callable[[str], None]
+) -> None:
+    """Let an application answer who comes to this socket, until somebody ends it."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        http="h11",
+        ws="none",
+        limit_concurrency=CONNECTIONS,
+        timeout_graceful_shutdown=int(PATIENCE),
+        ssl_certfile=address.certificate,
+        ssl_keyfile=address.key,
+    )
+    listening(url_of(address, listener.getsockname()[1]))
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 def url_of(address: Address, port: int) -> str:
@@ -67,7 +75,7 @@ def url_of(address: Address, port: int) -> str:
     return f"{scheme}://{host}:{port}/{token}"
 
 
-def _bound(address: Address) -> socket.socket:
+def bound(address: Address) -> socket.socket:
     """A socket at the address, before anything heavy is loaded; RunError if it cannot be had."""
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]

@@ -17,6 +17,9 @@ from konsil.data import open_federation
 from konsil.deploy.local import deploy_local
 from konsil.federation.plan import Plan
 from konsil.testing import write_shades, write_squares
+from konsil.watch.page import headline
+from konsil.watch.places import find_place, find_runs
+from konsil.watch.run import Watched
 
 SITES = ["east", "north", "south"]
 ROUNDS = 3
@@ -74,6 +77,18 @@ def test_the_same_bits_and_nothing_that_should_not_leave(patients, tmp_path):
     [run] = (server / "runs").iterdir()
     trails_agree(deployments.Submitted(run), server.parent)
     as_planned(deployments.Submitted(run), Plan.of(e, open_federation(e.federation, e.task)))
+    watched(tmp_path / "deployed", run)
+
+
+def watched(out: Path, run: Path) -> None:
+    """`konsil watch` finds the run where its server keeps it, and what its log says."""
+    assert find_runs(find_place(out)) == {run.name: run}
+    found = Watched(run)
+    story = found.look()
+    assert headline(found) == "Finished: 1 of 1 jobs done"
+    (job,) = story.jobs.values()
+    assert {name: site.last for name, site in job.sites.items()} == dict.fromkeys(SITES, ROUNDS)
+    assert {"global", "personal", "super"} <= job.averages().keys()
 
 
 def without_sites(folder: Path) -> list[tuple[str, bytes]]:
@@ -107,6 +122,8 @@ def as_planned(run: deployments.Submitted, plan: Plan) -> None:
         sizes = [e["bytes"] for e in run.trail if e["event"] == event and e.get("kind") == "round"]
         assert len(sizes) == ROUNDS * len(SITES)
         assert planned < sum(sizes) / len(sizes) < 1.03 * planned
+    done = [e for e in run.events if e["event"] == "site_done" and e["round"] <= ROUNDS]
+    assert {(e["down"], e["up"]) for e in done} == {(down, up)}
 
 
 @pytest.mark.slow

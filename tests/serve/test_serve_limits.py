@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from konsil.serve.limits import MB
-from konsil.serve.server import Address, _bound
+from konsil.serve.server import Address, bound
 from tests.data.volume_files import grid, noise, write_nifti, write_series
 from tests.serve.conftest import PATIENCE, serving, uploads
 
@@ -271,7 +271,7 @@ def test_pages_of_others_may_not_ask(served):
 
 def test_an_answer_does_not_wait_for_the_client_to_confirm_its_head():
     """Without TCP_NODELAY every answer takes 40 ms longer; who is accepted inherits it."""
-    with _bound(Address(port=0)) as listener:
+    with bound(Address(port=0)) as listener:
         with socket.create_connection(listener.getsockname()):
             accepted, _ = listener.accept()
         with accepted:
