@@ -121,7 +121,7 @@ def surface(
     directions: Annotated[int, typer.Option(min=1, help="How many random directions.")] = 10,
     radius: Annotated[
         float, typer.Option(min=1e-6, help="How far along them; they have length 1.")
-    ] = 10.0,
+    ] = 20.0,
     points: Annotated[
         int | None,
         typer.Option(

@@ -16,7 +16,7 @@ from rich.table import Table
 from konsil.colours import FURTHER_COLOURS
 from konsil.errors import RunError
 from konsil.evaluation.landscape import Barrier, barrier, between
-from konsil.report.series import metric_name
+from konsil.report.series import capital, metric_name
 from konsil.report.style import FAINT, INK, new_figure
 from konsil.report.tables import new_table
 from konsil.report.terrain import SPLITS, Answerer, Kept, Report, Terrain, file_name
@@ -91,16 +91,7 @@ def line_table(line: Line, kept: Kept[Step], metric: str) -> Table:
     a, b = line.ends
     table = new_table(f"The line from {a.full} (A) to {b.full} (B)", "site")
     name = metric_name(metric)
-    columns = (
-        "loss A",
-        "loss B",
-        "barrier",
-        "at",
-        "val. barrier",
-        f"{name} A",
-        f"{name} B",
-        "lowest",
-    )
+    columns = ("loss A", "B", "barrier", "at", "val. barrier", f"{name} A", "B", "lowest")
     for column in columns:
         widest = max(len(word) for word in column.split())
         table.add_column(column, justify="right", min_width=max(5, widest))
@@ -140,7 +131,7 @@ def draw_line(line: Line, kept: Kept[Step], metric: str) -> Figure:
     shown = (
         ("train", "loss", "Loss"),
         ("val", "loss", "Loss"),
-        ("val", "score", metric_name(metric)),
+        ("val", "score", capital(metric)),
     )
     for axes, (split, what, title) in zip(panels, shown, strict=True):
         values = np.array([[getattr(kept[site, split, share], what) for share in line.shares]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, NullFormatter
 from rich.markup import escape
 from rich.table import Table
 
@@ -20,6 +21,7 @@ from konsil.report.tables import new_table
 from konsil.report.terrain import Answerer, Kept, Report, Terrain
 
 FILE = "sharpness.csv"  # in the run's folder
+SHORT = 200  # from the flattest to the sharpest: so many times, and there is room for 1, 2 and 5
 SHAPES = {"personal": "s"}
 SPREAD = 0.5  # of a line's height: how far its dots lie apart
 
@@ -99,24 +101,32 @@ def minima_table(minima: Sequence[Minimum]) -> Table:
 
 def draw_minima(minima: Sequence[Minimum], plan: Plan) -> Figure:
     """A line a model, a dot a site and seed, a bar at their median; FedSoup's Fig. 2a."""
-    lines = _by_series(minima)
+    order = [method.title for method in plan.experiment.methods]
+    lines = _by_series(sorted(minima, key=lambda one: order.index(one.method)))
     figure = new_figure(1.3 + 0.34 * len(lines))
-    left, right = figure.subplots(1, 2, sharey=True)
+    left, right = figure.subplots(1, 2, sharex=True, sharey=True)
     titles = "Of single training batches, median", "Of all training images"
     for axes, title, what in zip((left, right), titles, ("batches", "whole"), strict=True):
         _dots(axes, lines, plan, what)
         axes.set_title(title)
         axes.set_xlabel("top eigenvalue of the loss's Hessian (to the right: sharper)")
+    values = [value for one in minima for value in (one.batches, one.whole)]
+    if min(values) > 0:  # a loss may curve downwards everywhere: then there is no logarithm
+        _logarithmic(left, max(values) / min(values))
     left.set_yticks(range(len(lines)), [line.name for line in lines])
     left.invert_yaxis()
     return figure
 
 
+def _logarithmic(axes: Axes, span: float) -> None:
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if span < SHORT else (1,), numticks=9))
+    axes.xaxis.set_major_formatter(FormatStrFormatter("%g"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
 def _dots(axes: Axes, lines: dict[Series, list[Minimum]], plan: Plan, what: str) -> None:
     colours = method_colours(plan)
-    everything = [getattr(one, what) for own in lines.values() for one in own]
-    if min(everything) > 0:  # a loss may curve downwards everywhere: then there is no logarithm
-        axes.set_xscale("log")
     for place, (line, own) in enumerate(lines.items()):
         values, colour = [getattr(one, what) for one in own], colours[line.method]
         steps = [(k + 0.5) / len(own) - 0.5 for k in range(len(own))]

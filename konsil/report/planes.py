@@ -17,7 +17,7 @@ from rich.table import Table
 
 from konsil.errors import RunError
 from konsil.evaluation.landscape import Plane, Spot
-from konsil.report.series import metric_name
+from konsil.report.series import capital, metric_name
 from konsil.report.style import INK, new_figure
 from konsil.report.tables import new_table
 from konsil.report.terrain import SPLITS, Answerer, Kept, Report, Terrain, file_name
@@ -120,9 +120,8 @@ def draw_plane(trio: Trio, points: int, kept: Kept[Place], metric: str) -> Figur
             values = np.array([[getattr(kept[split, *s], what) for s in line] for line in grid])
             _contours(axes, grid, values, downwards=what == "loss")
             _models(axes, trio)
-            title = "Loss" if what == "loss" else metric_name(metric)
-            axes.set_title(f"{title}, {SPLITS[split]}")
-    panels[0, 0].legend(fontsize=7, loc="best", frameon=True)
+            axes.set_title(f"{'Loss' if what == 'loss' else capital(metric)}, {SPLITS[split]}")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=3)
     figure.supxlabel("distance between weights", fontsize=9)
     figure.suptitle(
         f"The plane through three models at {trio.site}", x=0.01, ha="left", fontsize=10
@@ -137,10 +136,10 @@ def _contours(
     known = values[np.isfinite(values)]
     best, worst = (known.min(), known.max()) if downwards else (known.max(), known.min())
     shares = np.linspace(0, 1, LEVELS) ** 2
-    levels = np.unique(best + (worst - best) * shares)
+    beyond = 1e-6 * (abs(worst - best) or 1.0)  # what lies on the outmost level is not painted
+    inner = np.unique(best + (worst - best) * shares)
+    levels = np.concatenate([[inner[0] - beyond], inner[1:-1], [inner[-1] + beyond]])
     x, y = [spot.x for spot in grid[0]], [row[0].y for row in grid]
-    if len(levels) < 2:  # all alike
-        levels = np.array([best - 1e-9, best + 1e-9])
     colours = "Blues_r" if downwards else "Blues"
     painted = axes.contourf(x, y, np.ma.masked_invalid(values), levels=levels, cmap=colours)
     axes.contour(x, y, np.ma.masked_invalid(values), levels=levels, colors="white", linewidths=0.4)

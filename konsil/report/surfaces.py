@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.markup import escape
 from rich.table import Table
 
 from konsil.errors import RunError
-from konsil.evaluation.landscape import Bowl, bowl, distances, moved, unit_direction
+from konsil.evaluation.landscape import bowl, distances, moved, unit_direction
 from konsil.federation.plan import Plan
 from konsil.report.style import DASHES, FAINT, method_colours, new_figure
 from konsil.report.tables import new_table
@@ -38,7 +37,7 @@ class Extent:
     """Which directions are looked along, and how far."""
 
     directions: int = 10
-    radius: float = 10.0
+    radius: float = 20.0  # about the length of small networks' weights
     points: int = 41
 
     def __post_init__(self) -> None:
@@ -53,7 +52,15 @@ class Extent:
         return distances(self.radius, self.points)
 
 
-Surfaces = Mapping[Answerer, Sequence[Mapping[float, float]]]  # losses of each direction
+@dataclass(frozen=True)
+class Surface:
+    """What is around one model."""
+
+    length: float  # of its trainable values
+    losses: Sequence[Mapping[float, float]]  # of each direction by distance
+
+
+Surfaces = Mapping[Answerer, Surface]
 
 
 def kept_surface(folder: Path, site: str, again: bool = False) -> Kept[Along]:
@@ -81,7 +88,7 @@ def find_surfaces(
                 kept.add(_along(terrain, one, site, direction, missing))
             losses.append({t: kept[key].loss for t, key in keys.items()})
             report(one.full, direction + 1, extent.directions)
-        found[one] = losses
+        found[one] = Surface(terrain.weights(one, site).norm(), losses)
     return found
 
 
@@ -108,50 +115,47 @@ def surface_table(surfaces: Surfaces, site: str, extent: Extent) -> Table:
     """A line a model: its loss, and how it rises around it."""
     title = f"Training loss of {site} along {extent.directions} random directions"
     table = new_table(title, "method")
-    for column in ("loss", f"rise at {extent.radius:g}", "directions", "curvature"):
+    for column in ("length", "loss", f"rise at {extent.radius:g}", "directions", "curvature"):
         table.add_column(column, justify="right")
-    for one, losses in surfaces.items():
-        shape: Bowl = bowl(losses)
+    for one, surface in surfaces.items():
+        shape = bowl(surface.losses)
         table.add_row(
             escape(one.name),
+            f"{surface.length:.3g}",
             f"{shape.loss:.4f}",
             f"{shape.rise:.3g}",
             f"{min(shape.rises):.3g} to {max(shape.rises):.3g}",
             f"{shape.curvature:.2g}",
         )
     table.caption = (
-        f"rise: the mean of both ends minus the model's loss, the mean over directions, and the "
-        f"flattest and steepest of them; curvature: of their mean within "
-        f"{extent.distances[extent.points // 2 + 1]:.3g} of the model. Larger is sharper. The "
-        "directions have length 1 over all trainable values, and are the same for all"
+        "rise: the mean of both ends minus the model's loss, the mean over directions, and the "
+        "flattest and steepest of them; curvature: of their mean, within "
+        f"{extent.distances[extent.points // 2 + 1]:.3g} of the model; larger is sharper. The "
+        "directions have length 1 over all trainable values and are the same for all models; "
+        "length: of a model's own values, which are not scaled to be alike"
     )
     return table
 
 
 def draw_surfaces(surfaces: Surfaces, site: str, extent: Extent, plan: Plan) -> Figure:
     """The mean over directions and their range: the loss itself, and how it rises."""
-    figure = new_figure(3.8)
+    figure = new_figure(4.4)
     left, right = figure.subplots(1, 2)
     colours = method_colours(plan)
-    for one, losses in surfaces.items():
-        values = np.array([[own[t] for t in extent.distances] for own in losses])
-        look = {"color": colours[one.job.method], "linestyle": DASHES.get(one.role, "-")}
-        own = values[:, extent.points // 2][:, None]
-        _band(left, extent.distances, values, one.name, look)
-        _band(right, extent.distances, values - own, one.name, look)
+    for one, surface in surfaces.items():
+        values = np.array([[own[t] for t in extent.distances] for own in surface.losses])
+        look: Any = {"color": colours[one.job.method], "linestyle": DASHES.get(one.role, "-")}
+        average, own = values.mean(axis=0), values[0, extent.points // 2]
+        low, high = values.min(axis=0), values.max(axis=0)
+        left.plot(extent.distances, average, label=one.name, **look)
+        left.fill_between(extent.distances, low, high, color=look["color"], alpha=0.1, linewidth=0)
+        right.plot(extent.distances, average - own, **look)
     left.set_title(f"Training loss of {site}")
-    right.set_title("How it rises")
+    right.set_title("How it rises in the mean")
     for axes in (left, right):
         axes.set_xlabel("distance from the model along random directions of length 1")
         axes.axvline(0, color=FAINT, linewidth=0.6)
         axes.grid(axis="y")
-    left.legend(fontsize=7)
+    title = "mean of the directions; shaded, left: their range"
+    figure.legend(loc="outside lower center", ncols=4, title=title)
     return figure
-
-
-def _band(
-    axes: Axes, x: Sequence[float], values: np.ndarray, label: str, look: Mapping[str, object]
-) -> None:
-    axes.plot(x, values.mean(axis=0), label=label, **look)  # type: ignore[arg-type]
-    low, high = values.min(axis=0), values.max(axis=0)
-    axes.fill_between(x, low, high, color=look["color"], alpha=0.08, linewidth=0)  # type: ignore[arg-type]

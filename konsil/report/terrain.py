@@ -123,7 +123,8 @@ class Terrain:
         done = jobs_of(self.plan, self.folder, label)
         found = next((job for job in done if seed in (None, job.seed)), None)
         if found is None:
-            raise RunError(f"--seed {seed}: {label} is done with {[job.seed for job in done]}")
+            seeds = ", ".join(str(job.seed) for job in done)
+            raise RunError(f"--seed {seed}: {label} is done with seeds {seeds}")
         return self.answerers(found)
 
     def weights(self, one: Answerer, site: str) -> Weights:
