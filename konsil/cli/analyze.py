@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +32,40 @@ MethodsOption = Annotated[
 ]
 AgainOption = Annotated[
     bool, typer.Option("--again", help="Compute what is known from earlier calls again.")
+]
+
+HardestOption = Annotated[
+    str | None,
+    typer.Option(
+        "--site",
+        metavar="SITE",
+        help="On whose images; by default the site whose validation images are answered worst.",
+    ),
+]
+PlaneOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,C",
+        help='The plane through three models instead, as "fedavg global,fedsm personal,local".',
+    ),
+]
+DirectionsOption = Annotated[int, typer.Option(min=1, help="How many random directions.")]
+RadiusOption = Annotated[
+    float, typer.Option(min=1e-6, help="How far along them; they have length 1.")
+]
+PointsOption = Annotated[
+    int | None,
+    typer.Option(min=3, help="On a direction, an odd number (41); of a plane's grid a side (21)."),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(help="Of the models (by default the first); directions are drawn from it."),
+]
+RecomputeOption = Annotated[
+    bool,
+    typer.Option(
+        "--recompute", help="Batch norm's statistics anew at every place, by training images."
+    ),
 ]
 
 
@@ -104,46 +139,26 @@ def sharpness(
 def surface(
     run: RunArgument,
     method: MethodsOption = None,
-    site: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SITE",
-            help="On whose images; by default the site whose validation images are answered worst.",
-        ),
-    ] = None,
-    plane: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,C",
-            help='The plane through three models instead, as "fedavg global,fedsm personal,local".',
-        ),
-    ] = None,
-    directions: Annotated[int, typer.Option(min=1, help="How many random directions.")] = 10,
-    radius: Annotated[
-        float, typer.Option(min=1e-6, help="How far along them; they have length 1.")
-    ] = 20.0,
-    points: Annotated[
-        int | None,
-        typer.Option(
-            min=3, help="On a direction, an odd number (41); of a plane's grid a side (21)."
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(help="Of the models (by default the first); directions are drawn from it."),
-    ] = None,
+    site: HardestOption = None,
+    plane: PlaneOption = None,
+    directions: DirectionsOption = 10,
+    radius: RadiusOption = 20.0,
+    points: PointsOption = None,
+    seed: SeedOption = None,
+    recompute: RecomputeOption = False,
     again: AgainOption = False,
     plugin: PluginOption = None,
 ) -> None:
     """The training loss around models: along random directions, or in the plane through three."""
     plan = _plan(run, plugin)
     from konsil.report.surfaces import Extent
-    from konsil.report.terrain import Terrain
 
-    terrain = Terrain(run, plan)
+    terrain = _terrain(run, plan, recompute)
     if plane is not None:
-        _plane(terrain, plane, terrain.site(site), points or 21, again)
+        _plane(terrain, plane, terrain.site(site), points or 21, recompute, again)
         return
+    if recompute:
+        raise RunError("--recompute: along random directions running statistics stay; add --plane")
     extent = Extent(directions, radius, points or 41)
     _surface(terrain, method or _labels(plan), terrain.site(site), extent, seed, again)
 
@@ -166,10 +181,12 @@ def _surface(
     )
 
 
-def _plane(terrain: Terrain, names: str, site: str, points: int, again: bool) -> None:
+def _plane(
+    terrain: Terrain, names: str, site: str, points: int, recompute: bool, again: bool
+) -> None:
     from konsil.report import planes
 
-    trio = planes.Trio.of(terrain, names, site)
+    trio = replace(planes.Trio.of(terrain, names, site), recompute=recompute)
     kept = planes.kept_plane(terrain.folder, trio, again)
     with progress() as report:
         planes.find_plane(terrain, trio, points, kept, report)
@@ -191,16 +208,16 @@ def interpolate(
         str | None, typer.Option(metavar="SITE", help="At one site instead of at all of them.")
     ] = None,
     points: Annotated[int, typer.Option(min=3, help="How many places on the line.")] = 21,
+    recompute: RecomputeOption = False,
     again: AgainOption = False,
     plugin: PluginOption = None,
 ) -> None:
     """The loss on the straight line between two models, and the barrier between them."""
     plan = _plan(run, plugin)
     from konsil.report import interpolation
-    from konsil.report.terrain import Terrain
 
-    terrain = Terrain(run, plan)
-    line = interpolation.Line.of(terrain, a, b, site, points)
+    terrain = _terrain(run, plan, recompute)
+    line = replace(interpolation.Line.of(terrain, a, b, site, points), recompute=recompute)
     kept = interpolation.kept_line(run, line, again)
     with progress() as report:
         interpolation.find_line(terrain, line, kept, report)
@@ -227,6 +244,16 @@ def _first(plan: Plan, holds: Callable[[Job], bool], what: str) -> str:
     if found is None:
         raise RunError(f"no method of this run has {what}")
     return found
+
+
+def _terrain(run: Path, plan: Plan, recompute: bool) -> Terrain:
+    """What a run has left; RunError if statistics are to be recomputed that nobody has."""
+    from konsil.report.terrain import Terrain
+
+    terrain = Terrain(run, plan)
+    if recompute:
+        terrain.check_recomputes()
+    return terrain
 
 
 def _labels(plan: Plan) -> list[str]:

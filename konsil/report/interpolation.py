@@ -39,6 +39,7 @@ class Line:
     ends: tuple[Answerer, Answerer]
     sites: Sequence[str]
     points: int
+    recompute: bool = False  # running statistics, at every place
 
     @classmethod
     def of(cls, terrain: Terrain, a: str, b: str, site: str | None, points: int) -> Line:
@@ -57,7 +58,8 @@ class Line:
     @property
     def file(self) -> str:
         """The name of its picture and its numbers."""
-        return file_name("interpolate", *(one.full for one in self.ends))
+        names = [one.full for one in self.ends]
+        return file_name("interpolate", *names, *(["recomputed"] if self.recompute else []))
 
 
 def kept_line(folder: Path, line: Line, again: bool = False) -> Kept[Step]:
@@ -69,12 +71,14 @@ def find_line(terrain: Terrain, line: Line, kept: Kept[Step], report: Report) ->
     """Loss and main metric at every site; a site's own model is that of the site."""
     for number, site in enumerate(line.sites):
         a, b = (terrain.weights(one, site) for one in line.ends)
-        for split in SPLITS:
-            missing = [share for share in line.shares if not kept.has(site, split, share)]
-            if missing:
-                heights = [terrain.height(between(a, b, t), site, split) for t in missing]
+        for share in line.shares:
+            if missing := [split for split in SPLITS if not kept.has(site, split, share)]:
+                there = between(a, b, share)
+                if line.recompute:
+                    there = terrain.recalibrated(there, site)
+                heights = [terrain.height(there, site, split) for split in missing]
                 steps = zip(missing, heights, strict=True)
-                kept.add([Step(site, split, share, *found) for share, found in steps])
+                kept.add([Step(site, split, share, *found) for split, found in steps])
         report(f"{line.ends[0].full} to {line.ends[1].full}", number + 1, len(line.sites))
 
 

@@ -44,6 +44,7 @@ class Trio:
     models: tuple[Answerer, Answerer, Answerer]
     site: str
     plane: Plane
+    recompute: bool = False  # running statistics, at every place
 
     @classmethod
     def of(cls, terrain: Terrain, names: str, site: str) -> Trio:
@@ -69,7 +70,8 @@ class Trio:
     @property
     def file(self) -> str:
         """The name of its picture and its numbers."""
-        return file_name("plane", self.site, *(one.full for one in self.models))
+        names = [one.full for one in self.models]
+        return file_name("plane", self.site, *names, *(["recomputed"] if self.recompute else []))
 
 
 def kept_plane(folder: Path, trio: Trio, again: bool = False) -> Kept[Place]:
@@ -83,16 +85,21 @@ def find_plane(
     """The three models themselves and a grid around them, row by row."""
     rows = [list(trio.plane.spots), *trio.plane.grid(points, MARGIN)]
     for number, row in enumerate(rows):
-        missing = [(split, s) for s in row for split in SPLITS if not kept.has(split, *s)]
-        if missing:
-            kept.add([_place(terrain, trio, split, spot) for split, spot in missing])
+        found = [place for spot in row for place in _places(terrain, trio, spot, kept)]
+        if found:
+            kept.add(found)
         report("plane", number + 1, len(rows))
 
 
-def _place(terrain: Terrain, trio: Trio, split: str, spot: Spot) -> Place:
+def _places(terrain: Terrain, trio: Trio, spot: Spot, kept: Kept[Place]) -> list[Place]:
+    missing = [split for split in SPLITS if not kept.has(split, *spot)]
+    if not missing:
+        return []
     at_model = dict(zip(trio.plane.spots, (trio.plane.a, trio.plane.b, trio.plane.c), strict=True))
     weights = at_model.get(spot) or trio.plane.at(spot)  # the models' own bits
-    return Place(split, *spot, *terrain.height(weights, trio.site, split))
+    if trio.recompute:
+        weights = terrain.recalibrated(weights, trio.site)
+    return [Place(split, *spot, *terrain.height(weights, trio.site, split)) for split in missing]
 
 
 def plane_table(trio: Trio, kept: Kept[Place], metric: str) -> Table:

@@ -14,9 +14,11 @@ from typing import Any, Generic, TypeVar
 
 from konsil.data import Images, TrainingData, training_data
 from konsil.errors import RunError
+from konsil.evaluation import batches
 from konsil.evaluation.landscape import Height, height
 from konsil.evaluation.results import Series, read_results, read_rows, write_rows
 from konsil.federation.plan import Job, Plan
+from konsil.ingredients.learner import recompute_statistics
 from konsil.networks import build_network
 from konsil.report.analysis import jobs_of, model_of
 from konsil.supermodel import GLOBAL, SuperModel
@@ -42,7 +44,7 @@ class Answerer:
 
     @property
     def full(self) -> str:
-        """With its seed."""
+        """The name with its seed behind it."""
         return f"{self.name}@{self.job.seed}"
 
 
@@ -134,6 +136,18 @@ class Terrain:
         if name not in models:
             raise RunError(f"{one.name}: {site} has kept its own model")
         return models[name]
+
+    def recalibrated(self, weights: Weights, site: str) -> Weights:
+        """With running statistics recomputed on the site's training images."""
+        self.network.load(weights)
+        images = self.images(site, "train")
+        recompute_statistics(self.network, batches(images, self.network.flat.device))
+        return self.network.weights()
+
+    def check_recomputes(self) -> None:
+        """RunError if there are no statistics that could be recomputed."""
+        if not any(self.network.norm_layers()):
+            raise RunError("--recompute: networks of this run keep no running statistics")
 
     def height(self, weights: Weights, site: str, split: str) -> Height:
         """Loss and main metric of weights on a site's images."""

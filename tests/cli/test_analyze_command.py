@@ -218,6 +218,7 @@ def test_one_method_with_two_seeds(finished):  # noqa: F811
             "fedavg: the run has left no such model; there are local, fedavg global, fedsm global, "
             "fedsm personal, each with its seed behind it if wanted (@0, @1)",
         ),
+        (["surface", "--recompute"], "--recompute: networks of this run keep no running"),
         (["interpolate", "local", "local@0"], "local and local@0 are the same model"),
     ],
 )
