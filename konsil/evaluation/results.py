@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar, get_type_hints
 
 from konsil.errors import RunError
 from konsil.files import write_text
@@ -40,22 +40,37 @@ class Series(NamedTuple):
 
 def write_results(path: Path, rows: Iterable[Row]) -> None:
     """The whole file, atomically."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Row._fields)
-    writer.writerows((*row[:6], repr(row.value), row.n) for row in rows)
-    write_text(path, text.getvalue())
+    write_rows(path, Row, rows)
 
 
 def read_results(path: Path) -> list[Row]:
     """The rows of a results file."""
+    return read_rows(path, Row)
+
+
+# --- of any kind of rows --------------------------------------------------------------------------
+
+R = TypeVar("R", bound=tuple[Any, ...])  # a NamedTuple of words, whole numbers and numbers
+
+
+def write_rows(path: Path, kind: type[R], rows: Iterable[R]) -> None:
+    """A file of comma-separated values with every digit of its numbers, whole or not at all."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(get_type_hints(kind))
+    writer.writerows([repr(v) if isinstance(v, float) else v for v in row] for row in rows)
+    write_text(path, text.getvalue())
+
+
+def read_rows(path: Path, kind: type[R]) -> list[R]:
+    """The rows of `write_rows`."""
+    types = get_type_hints(kind)
     try:
         with open(path, encoding="utf-8", newline="") as file:
-            return [_row(line) for line in csv.DictReader(file)]
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{path}: not the results of a run ({error})") from None
-
-
-def _row(line: dict[str, str]) -> Row:
-    typed = {"seed": int(line["seed"]), "value": float(line["value"]), "n": int(line["n"])}
-    return Row(**(line | typed))  # type: ignore[arg-type]
+            head, *lines = csv.reader(file)
+        if head != list(types):
+            raise ValueError(f"its columns are {','.join(head)}")
+        return [kind(*(t(v) for t, v in zip(types.values(), ln, strict=True))) for ln in lines]
+    except (OSError, ValueError) as error:
+        what = "the results of a run" if kind is Row else "rows that Konsil wrote; remove the file"
+        raise RunError(f"{path}: not {what} ({error})") from None

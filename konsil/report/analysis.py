@@ -1,13 +1,12 @@
-"""What `konsil analyze` computes and draws of finished runs: whose model is good where, and how
-well the selector tells hospitals apart.
+"""What `konsil analyze cross` and `selector` compute and draw of finished runs: whose model is good
+where, and how well the selector tells hospitals apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import torch
@@ -17,24 +16,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from konsil.colours import FURTHER_COLOURS
-from konsil.data import test_images, training_data
+from konsil.data import test_images
 from konsil.errors import RunError
 from konsil.evaluation import batches
 from konsil.evaluation.foreign import columns_alone
-from konsil.evaluation.results import Series
 from konsil.evaluation.routing import CONFIDENCES
 from konsil.evaluation.scores import FILE, LIKE, read_scores
-from konsil.evaluation.sharpness import Sharpness, sharpness
 from konsil.federation.plan import Job, Plan
-from konsil.networks import NetworkSpec, build_network
 from konsil.report.series import metric_name
 from konsil.report.style import FAINT, INK, new_figure
 from konsil.report.tables import new_table
 from konsil.supermodel import GLOBAL, SuperModel
 from konsil.tasks.classification import BINS, expected_calibration_error
-from konsil.weights import BoundNetwork
 
-Report = Callable[[str, int, int], None]
 Matrix = dict[str, dict[str, float]]  # model -> site -> score there, mean over seeds
 ALWAYS = 0  # the seed of t-SNE
 
@@ -235,57 +229,4 @@ def selector_table(said: Telling, method: str) -> Table:
     for site, row in zip(said.sites, said.confusion, strict=True):
         table.add_row(escape(site), *(f"{share:.0%}" for share in row))
     table.caption = f"calibration error {said.error:.3f}, {len(said.right)} answers"
-    return table
-
-
-# --- how sharp minima are -------------------------------------------------------------------------
-
-
-Minima = dict[str, list[tuple[str, Sharpness]]]  # model -> site and sharpness there, all seeds
-
-
-def minima_of(
-    folder: Path, plan: Plan, jobs: Sequence[Job], batches: int, report: Report
-) -> Minima:
-    """Of what these jobs have left: the model for all at every site, each site's own at home."""
-    if not plan.data_folder.is_dir():
-        raise RunError(f"{folder}: its images are not here; sharpness needs training images")
-    found: Minima = {}
-    for job in jobs:
-        model, method = model_of(folder, job, plan.experiment.compute.device), plan.method(job)
-        network = BoundNetwork(
-            build_network(NetworkSpec.from_json(model.facts.network)), model.device
-        )
-        shared = next(iter(method.shared_roles), "")
-        own = next(iter(method.private_roles), "")
-        asked = [(shared, GLOBAL, site) for site in plan.sites if GLOBAL in model.models and shared]
-        asked += [(own, site, site) for site in plan.sites if site in model.models and own]
-        for number, (role, name, site) in enumerate(asked):
-            images = training_data(plan.data_folder, plan.members(site)).train
-            size = plan.training(job).batch_size
-            task = method.context.task
-            sharp = sharpness(network, model.models[name], task, images, size, batches)
-            found.setdefault(Series(job.method, role).name, []).append((site, sharp))
-            report(job.name, number + 1, len(asked))
-    return found
-
-
-def minima_table(minima: Minima) -> Table:
-    """A line a model: medians over sites and seeds."""
-    table = new_table("Top eigenvalue of the training loss's Hessian", "method")
-    for title in ("of single batches", "of all images", "flattest to sharpest site", "residual"):
-        table.add_column(title, justify="right")
-    for name, sites in minima.items():
-        whole = [sharp.whole.value for _, sharp in sites]
-        table.add_row(
-            escape(name),
-            f"{median(sharp.batches for _, sharp in sites):.3g}",
-            f"{median(whole):.3g}",
-            f"{min(whole):.3g} to {max(whole):.3g}",
-            f"{max(sharp.whole.residual for _, sharp in sites):.2g}",
-        )
-    table.caption = (
-        "medians over sites and seeds; larger is sharper. Of single batches: the median over them, "
-        "as FedSoup's Fig. 2a. residual: |H v - value v| / value of the power iteration, the worst"
-    )
     return table

@@ -26,6 +26,12 @@ def metric_name(metric: str) -> str:
     return f"{METRIC_NAMES.get(known, '')} {rest}".strip()
 
 
+def capital(metric: str) -> str:
+    """Its name where a sentence or a title begins."""
+    name = metric_name(metric)
+    return name[:1].upper() + name[1:]
+
+
 @dataclass(frozen=True)
 class Estimate:
     """The values of all seeds and the 95 % confidence interval of their mean."""
