@@ -37,12 +37,13 @@ def compare(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="For machines: all numbers.")] = False,
     set_: experiments.SetOption = None,
+    overlay: experiments.OverlayOption = None,
     plugin: experiments.PluginOption = None,
     out: experiments.OutOption = None,
     resume: experiments.ResumeOption = False,
 ) -> None:
     """Hold methods against each other on the same test images, with intervals and tests."""
-    folders = _trained(runs, set_, plugin, out, resume)
+    folders = _trained(runs, set_, overlay, plugin, out, resume)
     with console.status("reading"):
         from konsil.evaluation.comparison import compare as compared
         from konsil.evaluation.results import CLIENT_AVERAGE
@@ -76,22 +77,24 @@ def _task(folder: Path, plugins: list[Path] | None) -> Task:
 def _trained(
     runs: list[Path],
     set_: list[str] | None,
+    overlay: list[Path] | None,
     plugin: list[Path] | None,
     out: Path | None,
     resume: bool,
 ) -> list[Path]:
     """The run folders; of an experiment file the one that it leaves."""
     if runs[0].suffix not in (".yaml", ".yml"):
-        if set_ or out or resume:
-            raise RunError("--set, --out and --resume go with an experiment file")
+        if set_ or overlay or out or resume:
+            raise RunError("--set, --overlay, --out and --resume go with an experiment file")
         return runs
     if len(runs) > 1:
         raise RunError(f"{runs[1]}: one experiment file, or any number of run folders")
     from konsil import api
     from konsil.config import read_experiment
 
-    folder = api.run_folder(read_experiment(runs[0], set_ or [], plugin or []), out)
-    experiments.run(runs[0], set_, plugin, folder, resume)
+    checked = read_experiment(runs[0], set_ or [], plugin or [], overlay or [])
+    folder = api.run_folder(checked, out)
+    experiments.run(runs[0], set_, plugin, folder, resume, overlay=overlay)
     return [folder]
 
 
@@ -102,6 +105,7 @@ def unseen(
         typer.Option("--site", help="Leave only this one out; as often as wanted."),
     ] = None,
     set_: experiments.SetOption = None,
+    overlay: experiments.OverlayOption = None,
     plugin: experiments.PluginOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder. Default: runs/<name>-unseen.")
@@ -111,7 +115,7 @@ def unseen(
     """Leave every hospital out in turn: what are the others' models worth there?"""
     from konsil.config import read_experiment
 
-    checked = read_experiment(experiment, set_ or [], plugin or [])
+    checked = read_experiment(experiment, set_ or [], plugin or [], overlay or [])
     folder = out or Path("runs") / f"{checked.name}-unseen"
     with console.status("starting"):
         from konsil import unseen as protocol
