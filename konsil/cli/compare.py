@@ -12,6 +12,7 @@ from konsil.cli.terminal import console, say
 from konsil.errors import RunError
 
 if TYPE_CHECKING:
+    from konsil.evaluation.comparison import Comparison
     from konsil.tasks import Task
 
 
@@ -36,6 +37,9 @@ def compare(
         str | None, typer.Option(help="One hospital, or global (all images), instead of the mean.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="For machines: all numbers.")] = False,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="And the papers' numbers, if the task is theirs.")
+    ] = False,
     set_: experiments.SetOption = None,
     overlay: experiments.OverlayOption = None,
     plugin: experiments.PluginOption = None,
@@ -60,6 +64,23 @@ def compare(
         say(as_json(found, against, less))
     else:
         print_comparison(console, found, metric, less, against, column)
+    if paper and not json_:
+        _show_papers(folders, f"{metric}_{structure}" if structure else metric, found)
+
+
+def _show_papers(folders: list[Path], metric: str, found: Comparison) -> None:
+    """Beside the papers' tables; of folds of `konsil unseen` beside those of unseen clients."""
+    from konsil.federation.plan import Plan
+    from konsil.federation.runner import read_plan
+    from konsil.report.papers import means_of, papers_beside
+
+    plans = [Plan.from_json(read_plan(folder), methods=False) for folder in folders]
+    unseen = any(any(folder.glob("without-*")) for folder in folders)
+    tables = list(papers_beside(plans, metric, means_of(found), unseen))
+    for table in tables:
+        console.print(table)
+    if not tables:
+        say(f"neither paper has a table of this task by {metric} with two of these methods")
 
 
 def _task(folder: Path, plugins: list[Path] | None) -> Task:
