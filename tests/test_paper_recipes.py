@@ -17,6 +17,7 @@ from konsil.data import open_federation
 from konsil.evaluation.results import read_results
 from konsil.federation.plan import Plan
 from konsil.prepare.importers import IMPORTERS
+from konsil.report.page import page
 from konsil.testing import write_shades, write_squares
 from tests.cli.test_experiments import called
 
@@ -156,23 +157,25 @@ def test_the_fedsoup_papers_settings():
         assert e.methods[-1].settings == {"start": 0.75}
 
 
-@pytest.mark.parametrize("name", ["fedsm-table3", "fedsoup-table1-pathology"])
-def test_a_recipe_really_runs_at_small_size(name: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("fedsm-table3", "Table 3"), ("fedsoup-table1-pathology", "Table 1, pathology")],
+)
+def test_a_recipe_really_runs_at_small_size(name: str, table: str, tmp_path: Path):
+    """And ends beside its paper's table."""
     recipe = PAPERS / f"{name}.yaml"
-    done = called(
-        *("run", recipe, "--overlay", OVERLAYS[kind(recipe)], "--out", tmp_path / "run"),
-        *(
-            "--set",
-            f"federation.images={TINY[kind(recipe)]}",
-            "--set",
-            "rounds=3",
-        ),  # two phases need three
-        *("--set", "engine.name=inprocess"),
-    )
+    tiny = [f"federation.images={TINY[kind(recipe)]}", "rounds=3", "engine.name=inprocess"]
+    settings = [word for key in tiny for word in ("--set", key)]  # two phases need three rounds
+    overlay = OVERLAYS[kind(recipe)]
+    done = called("run", recipe, "--overlay", overlay, "--out", tmp_path / "run", *settings)
     assert done.code == 0, done.err
     rows = read_results(tmp_path / "run" / "results.csv")
     wanted = {method.title for method in read_experiment(recipe).methods}
     assert {row.method for row in rows if row.split == "test"} == wanted
+    beside = called("compare", tmp_path / "run", "--paper")
+    assert beside.code == 0, beside.err
+    assert table in " ".join(beside.out.split())
+    assert f"{table}</" in " ".join(page([tmp_path / "run"]).split())
 
 
 # --- the option ---------------------------------------------------------------------------------

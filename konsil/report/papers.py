@@ -150,7 +150,7 @@ def _beside(
     """A line a method: what the paper prints and its place there, what it is here and its place."""
     made = new_table(f"{metric_name(table.metric)} beside {table.title}", "paper")
     shared = [column for column in table.columns.values() if column is not None]
-    here = [f"here: {MEANS[column]}" for column in shared]
+    here = [MEANS[column] for column in shared]
     for title in (*table.columns, "place", "here", *here, "place"):
         made.add_column(title, justify="left" if title == "here" else "right", overflow="fold")
     first = next(place for place, column in enumerate(table.columns.values()) if column in shared)

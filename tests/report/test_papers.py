@@ -194,7 +194,7 @@ def test_a_table_by_hand():
     assert table.title == "Dice beside FedSM (Xu et al., CVPR 2022), Table 3"
     assert list(table.head) == [
         *("paper", "client average", "all images", "place"),
-        *("here", "here: client average", "here: all images", "place"),
+        *("here", "client average", "all images", "place"),
     ]
     assert list(map(list, table.rows)) == [
         ["Local, at home", "0.8767", "0.8939", "2", "local", "0.850", "0.860", "2"],
@@ -270,7 +270,7 @@ def test_fedsoups_global_performance_has_no_counterpart_in_a_run():
     (table,) = shown(of, values, "auc")
     assert list(table.head) == [
         *("paper", "local performance", "global performance", "place"),
-        *("here", "here: client average", "place"),
+        *("here", "client average", "place"),
     ]
     assert list(map(list, table.rows)) == [
         ["FedAvg", "0.9524", "0.8102", "2", "fedavg global", "0.700", "1"],
