@@ -77,7 +77,7 @@ def _show_papers(folders: list[Path], metric: str, found: Comparison) -> None:
     plans = [Plan.from_json(read_plan(folder), methods=False) for folder in folders]
     unseen = any(any(folder.glob("without-*")) for folder in folders)
     tables = list(papers_beside(plans, metric, means_of(found), unseen))
-    for table in tables:
+    for _, table in tables:
         console.print(table)
     if not tables:
         say(f"neither paper has a table of this task by {metric} with two of these methods")

@@ -194,7 +194,9 @@ def _tables(
             reference = reference_of(found)
             gains = differences_table(found, task.main_metric, False, reference, CLIENT_AVERAGE)
             yield plain(gains), list(notes(found, CLIENT_AVERAGE))
-    yield from ((beside, []) for beside in papers_of(runs, plans, task.metrics))
+    told = [path for run in runs if (path := run / "results.csv").exists()]
+    rows = [row for path in told for row in read_results(path)]
+    yield from ((beside, []) for _, beside in papers_of(rows, plans, task.metrics))
     for run, plan in zip(runs, plans, strict=True):
         path = run / "results.csv"
         rows = read_results(path) if path.exists() else []

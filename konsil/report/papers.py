@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from math import isnan, nan
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from rich.table import Table
 
 from konsil.config import MethodConfig
 from konsil.evaluation.comparison import Comparison
-from konsil.evaluation.results import Row, Series, read_results
+from konsil.evaluation.results import Row, Series
 from konsil.evaluation.tuning import COUNTING
 from konsil.federation.plan import Plan
 from konsil.report.compare import MEANS
 from konsil.report.series import estimates_of, metric_name
+from konsil.report.show import NARROWEST_NUMBER
 from konsil.report.tables import Plain, new_table, plain
 
 PRINTED = Path(__file__).with_name("papers.yaml")
+NARROWEST_NAME = 12  # columns of the terminal
 FEWEST = 2  # methods that a table must share with a run: of one alone there is no order
 
 # What the classes of a task may be called, and the sites of the one public set of such patches.
@@ -96,25 +99,24 @@ def kind_of(plan: Plan) -> str | None:
 
 def papers_beside(
     plans: Sequence[Plan], metric: str, means: Means, unseen: bool = False
-) -> Iterator[Table]:
-    """The papers' tables by this metric that have methods of these runs, with their numbers."""
+) -> Iterator[tuple[str, Table]]:
+    """The papers' tables by this metric that have methods of these runs, each with its name."""
     kinds = {kind_of(plan) for plan in plans}
     methods = {m.title: m for plan in plans for m in plan.experiment.methods}
-    for table in paper_tables().values():
+    for name, table in paper_tables().items():
         if kinds == {table.kind} and (table.metric, table.unseen) == (metric, unseen):
             pairs = list(_pairs(table, methods, means))
             if len(pairs) >= FEWEST:
-                yield _beside(table, pairs, means, plans[0])
+                yield name, _beside(table, pairs, means, plans[0])
 
 
 def papers_of(
-    runs: Sequence[Path], plans: Sequence[Plan], metrics: Sequence[str]
-) -> Iterator[Plain]:
-    """What the page of these runs says of the papers."""
-    paths = [run / "results.csv" for run in runs]
-    rows = [row for path in paths if path.exists() for row in read_results(path)]
+    rows: Sequence[Row], plans: Sequence[Plan], metrics: Sequence[str]
+) -> Iterator[tuple[str, Plain]]:
+    """What the page of runs with these rows says of the papers, each table with its name."""
     for metric in metrics:
-        yield from map(plain, papers_beside(plans, metric, means_of_rows(rows, metric)))
+        for name, table in papers_beside(plans, metric, means_of_rows(rows, metric)):
+            yield name, plain(table)
 
 
 def means_of_rows(rows: Iterable[Row], metric: str) -> Means:
@@ -136,9 +138,10 @@ def _pairs(
     table: PaperTable, methods: Mapping[str, MethodConfig], means: Means
 ) -> Iterator[tuple[Line, Series]]:
     """Rows of the paper with the first method here that is the same, in the role that counts."""
+    told = [one for one, of in means.items() if not any(isnan(of.get(key, nan)) for key in MEANS)]
     for line in table.rows:
         title = next((title for title, method in methods.items() if line.is_of(method)), None)
-        roles = [one.role for one in means if one.method == title]
+        roles = [one.role for one in told if one.method == title]
         role = next((role for role in (*COUNTING, *roles) if role in roles), None)
         if title is not None and role is not None:
             yield line, Series(title, role)
@@ -152,7 +155,9 @@ def _beside(
     shared = [column for column in table.columns.values() if column is not None]
     here = [MEANS[column] for column in shared]
     for title in (*table.columns, "place", "here", *here, "place"):
-        made.add_column(title, justify="left" if title == "here" else "right", overflow="fold")
+        left = title == "here"
+        justify, least = ("left", NARROWEST_NAME) if left else ("right", NARROWEST_NUMBER)
+        made.add_column(title, justify=justify, overflow="fold", min_width=least)
     first = next(place for place, column in enumerate(table.columns.values()) if column in shared)
     there = _places([line.means[first] for line, _ in pairs])
     ours = _places([means[one][shared[0]] for _, one in pairs])

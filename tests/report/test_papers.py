@@ -69,7 +69,7 @@ def rows(values: dict[tuple[str, str], tuple[float, float]], metric: str = "dice
 
 def shown(of: Plan, values: dict[tuple[str, str], tuple[float, float]], metric: str = "dice"):
     found = papers_beside([of], metric, means_of_rows(rows(values, metric), metric))
-    return [plain(table) for table in found]
+    return [plain(table) for _, table in found]
 
 
 # --- what is printed ----------------------------------------------------------------------------
@@ -238,6 +238,9 @@ def test_nothing_is_shown_of_one_method_of_another_metric_or_of_another_task():
     assert shown(plan(["local", "fedavg", "fedsm"], labels=("vessel",)), THREE) == []
     unlike = [plan(["local", "fedavg"]), plan(["fedsm"], labels=("vessel",))]
     assert list(papers_beside(unlike, "dice", means_of_rows(rows(THREE), "dice"))) == []
+    undefined = rows(THREE | {("local", "local"): (float("nan"), 0.8)})
+    partly = [row for row in undefined if (row.method, row.site) != ("fedavg", GLOBAL)]
+    assert list(papers_beside([of], "dice", means_of_rows(partly, "dice"))) == []
     not_done = plan(["local", "fedavg", "scaffold"])
     (table,) = shown(not_done, THREE)
     assert [row[0] for row in table.rows] == ["Local, at home", "FedAvg"]
@@ -288,7 +291,9 @@ def test_folds_stand_beside_unseen_clients_alone():
     means = means_of(found)
     assert means[candidates[0]] == pytest.approx({CLIENT_AVERAGE: 0.75, GLOBAL: 0.7})
     of = plan(["fedavg", "fedsm"])
-    (table,) = map(plain, papers_beside([of], "dice", means, unseen=True))
+    ((name, rich),) = papers_beside([of], "dice", means, unseen=True)
+    table = plain(rich)
+    assert name == "fedsm-table12"
     assert table.title.endswith("Table 12")
     assert list(map(list, table.rows)) == [
         ["FedAvg", "0.7773", "2", "fedavg global", "0.750", "2"],
@@ -296,5 +301,9 @@ def test_folds_stand_beside_unseen_clients_alone():
     ]
 
 
-def test_a_run_without_results_has_no_table(tmp_path: Path):
-    assert list(papers_of([tmp_path], [plan(["fedavg", "fedsm"])], ["dice"])) == []
+def test_the_page_has_every_metric_that_a_paper_has():
+    of = [plan(["local", "fedavg", "fedsm"])]
+    told = [*rows(THREE), *rows(THREE, "dice_disc"), *rows(THREE, "hd95")]
+    names = [name for name, _ in papers_of(told, of, ["dice", "dice_disc", "dice_cup", "hd95"])]
+    assert names == ["fedsm-table3", "fedsm-table9"]
+    assert list(papers_of([], of, ["dice"])) == []
