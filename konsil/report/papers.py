@@ -178,16 +178,14 @@ def _caption(table: PaperTable, lines: Sequence[Line], plan: Plan) -> str:
     e, images = plan.experiment, sum(plan.images(site, "train") for site in plan.sites)
     painted = "painted " if e.federation.synthetic else ""
     size = e.federation.image_size
-    wrong = [
-        (m, table.misprints[m]) for m in (line.method for line in lines) if m in table.misprints
-    ]
+    wrong = [line.method for line in lines if line.method in table.misprints]
     words = [
         "Other images, splits, sizes and rounds: compare the order of methods, not numbers.",
         f"The paper: {table.protocol}.",
         f"Here: {images:,} {painted}training images of {len(plan.sites)} sites, {size} x {size}, "
         f"{e.rounds:,} rounds, {len(e.seeds)} seed{'s' if len(e.seeds) > 1 else ''}.",
         *table.notes,
-        *(f"The paper's {method}, {misprint}." for method, misprint in wrong),
+        *(f"The paper's {method}, {table.misprints[method]}." for method in wrong),
     ]
     return " ".join(words)
 
