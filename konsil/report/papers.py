@@ -153,11 +153,11 @@ def _beside(
     """A line a method: what the paper prints and its place there, what it is here and its place."""
     made = new_table(f"{metric_name(table.metric)} beside {table.title}", "paper")
     shared = [column for column in table.columns.values() if column is not None]
-    here = [MEANS[column] for column in shared]
-    for title in (*table.columns, "place", "here", *here, "place"):
-        left = title == "here"
-        justify, least = ("left", NARROWEST_NAME) if left else ("right", NARROWEST_NUMBER)
-        made.add_column(title, justify=justify, overflow="fold", min_width=least)
+    for title in (*table.columns, "place"):
+        made.add_column(title, justify="right", overflow="fold", min_width=NARROWEST_NUMBER)
+    made.add_column("here", overflow="fold", min_width=NARROWEST_NAME)
+    for title in (*(MEANS[column] for column in shared), "place"):
+        made.add_column(title, justify="right", overflow="fold", min_width=NARROWEST_NUMBER)
     first = next(place for place, column in enumerate(table.columns.values()) if column in shared)
     there = _places([line.means[first] for line, _ in pairs])
     ours = _places([means[one][shared[0]] for _, one in pairs])
