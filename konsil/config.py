@@ -31,6 +31,8 @@ from konsil.errors import ConfigError, suggestion
 Synthetic = Literal["retina", "prostate", "pathology"]
 SYNTHETIC: tuple[str, ...] = get_args(Synthetic)
 SOURCES = ("synthetic", "folder", "csv", "file")
+# What an experiment says of one source's images, which means nothing of another's.
+OF_A_SOURCE = ("images", "sites", "channels", "patient_pattern")
 PLACES = ("folder", "csv", "file", "cache", "cache_limit")  # where data lie changes no number
 CACHE_LIMIT = "50 GB"  # of decoded images, unless said otherwise
 DEVICES = ("cpu", "cuda", "mps")
@@ -374,14 +376,19 @@ def read_experiment(
     source: Path | Mapping[str, Any] | Experiment,
     overrides: Sequence[str] | Mapping[str, Any] = (),
     plugins: Sequence[Path | str] = (),
+    overlays: Sequence[Path] = (),
 ) -> Experiment:
     """The experiment of a YAML file, or of its keys, with overrides laid over it.
 
     Overrides are texts `key=value`, as --set takes them, or values by key. `plugins` are added.
+    `overlays` are YAML files that are laid over it before, in their order.
     """
-    if isinstance(source, Experiment) and not overrides and not plugins:
+    if isinstance(source, Experiment) and not overrides and not plugins and not overlays:
         return source
     raw, name = _keys_of(source)
+    for overlay in overlays:
+        raw = _with_overlay(raw, parse_yaml(overlay, "overlay"), overlay)
+        name += f" with {overlay}"
     for key, value, said in _parsed(overrides):
         _lay_over(raw, key, value, said)
     experiment = check_experiment(raw, name)
@@ -541,6 +548,44 @@ def _parsed(
             yield key.strip(), yaml.safe_load(text), said
         except yaml.YAMLError as error:
             raise ConfigError(f"{said}: the value is not valid YAML: {_trouble(error)}") from None
+
+
+def _with_overlay(raw: dict[str, Any], given: dict[str, Any], overlay: Path) -> dict[str, Any]:
+    """The keys of a file under those of an overlay, whose source of images replaces the other."""
+    below, above = (keys.get("federation") for keys in (raw, given))
+    if isinstance(below, dict) and isinstance(above, dict) and any(map(above.get, SOURCES)):
+        own = {key: v for key, v in below.items() if key not in (*SOURCES, *OF_A_SOURCE)}
+        raw = raw | {"federation": own}
+    merged: dict[str, Any] = _merged(raw, given, f"--overlay {overlay}", [])
+    return merged
+
+
+def _merged(below: Any, above: Any, said: str, path: list[str]) -> Any:
+    """Blocks are merged by key, all else is replaced, null takes a key away (RFC 7396).
+
+    A block over a list of methods is merged into those that it names.
+    """
+    if not isinstance(above, dict):
+        return above
+    if path == ["methods"] and below is not None:
+        return _merged_methods(_by_name(below), above, said)
+    merged = dict(below) if isinstance(below, dict) else {}
+    for key, value in above.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merged(merged.get(key), value, said, [*path, key])
+    return merged
+
+
+def _merged_methods(below: list[Any], above: dict[str, Any], said: str) -> list[Any]:
+    """Methods with the settings that an overlay has for those it names; null leaves one out."""
+    places = {_place(below, str(key), ["methods"], said): value for key, value in above.items()}
+    return [
+        _merged(method, places.get(place, {}), said, ["methods", str(place)])
+        for place, method in enumerate(below)
+        if places.get(place, {}) is not None
+    ]
 
 
 def _lay_over(raw: dict[str, Any], key: str, value: Any, said: str) -> None:

@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -477,3 +477,81 @@ def test_a_width_is_for_u_nets(make_plan: Callable[..., Plan], shades: Path):
             task={"name": "classification"},
             network={"width": 2},
         )
+
+
+# --overlay
+
+
+OF_A_FOLDER = {
+    "name": "eyes",
+    "federation": {"file": "eyes", "sites": ["a", "b"], "channels": 1, "image_size": 256},
+    "training": {"lr": 0.5, "betas": [0.8, 0.9]},
+    "methods": ["fedavg", {"name": "fedsm", "lambda": 0.7}, {"name": "fedsm", "label": "half"}],
+    "rounds": 150,
+    "seeds": [0, 1, 2],
+}
+
+
+def overlaid(folder: Path, *overlays: dict[str, Any], overrides: Sequence[str] = ()) -> Experiment:
+    """OF_A_FOLDER under files with these keys."""
+    paths = [folder / f"over{number}.yaml" for number in range(len(overlays))]
+    for path, keys in zip(paths, overlays, strict=True):
+        path.write_text(yaml.safe_dump(keys))
+    return read_experiment(OF_A_FOLDER, overrides, overlays=paths)
+
+
+def test_an_overlay_merges_blocks_and_replaces_lists(tmp_path: Path):
+    e = overlaid(
+        tmp_path, {"training": {"lr": 0.1, "betas": [0.1, 0.2]}, "seeds": [7], "rounds": 3}
+    )
+    assert (e.training.lr, e.training.betas, e.seeds, e.rounds) == (0.1, (0.1, 0.2), [7], 3)
+    assert (e.name, e.federation.file, e.federation.image_size) == ("eyes", Path("eyes"), 256)
+    assert overlaid(tmp_path, {"training": {"lr": 0.1}}).training.betas == (0.8, 0.9)
+
+
+def test_null_in_an_overlay_takes_a_key_away(tmp_path: Path):
+    e = overlaid(tmp_path, {"training": {"lr": None}, "seeds": None, "task": {"classes": None}})
+    assert e.training.model_fields_set == {"betas"}
+    assert (e.training.lr, e.seeds, e.task.classes) == (1e-3, [0], None)
+
+
+def test_an_overlay_with_a_source_replaces_the_source_and_what_is_said_of_its_images(
+    tmp_path: Path,
+):
+    e = overlaid(tmp_path, {"federation": {"synthetic": "retina", "images": {"elm": 3}}})
+    assert (e.federation.synthetic, e.federation.file, e.federation.sites) == ("retina", None, None)
+    assert e.federation.model_fields_set == {"synthetic", "images", "image_size"}
+    assert e.federation.image_size == 256  # not of the images: stays
+    back = overlaid(
+        tmp_path,
+        {"federation": {"synthetic": "retina", "images": {"elm": 3}}},
+        {"federation": {"folder": "mine", "sites": ["c"]}},
+    )
+    assert (back.federation.folder, back.federation.sites) == (Path("mine"), ["c"])
+    assert back.federation.images is None
+    same = overlaid(tmp_path, {"federation": {"image_size": 32}})
+    assert (same.federation.file, same.federation.sites) == (Path("eyes"), ["a", "b"])
+
+
+def test_methods_in_an_overlay_by_name_or_all_anew(tmp_path: Path):
+    own = {"half": {"lambda": 0.5}, "fedavg": {"training": {"lr": 0.2}}, "fedsm": None}
+    found = overlaid(tmp_path, {"methods": own}).methods
+    assert [(m.title, m.settings) for m in found] == [("fedavg", {}), ("half", {"lambda": 0.5})]
+    assert found[0].training.lr == 0.2
+    merged = overlaid(tmp_path, {"methods": {"fedsm": {"routing": "auto"}}}).methods[1]
+    assert merged.settings == {"lambda": 0.7, "routing": "auto"}
+    assert [m.name for m in overlaid(tmp_path, {"methods": ["local"]}).methods] == ["local"]
+
+
+def test_overlays_come_in_their_order_and_before_set(tmp_path: Path):
+    e = overlaid(tmp_path, {"rounds": 1, "seeds": [1]}, {"rounds": 2}, overrides=["seeds=[5]"])
+    assert (e.rounds, e.seeds) == (2, [5])
+
+
+def test_an_overlay_that_cannot_be_meant(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"none\.yaml: no such overlay file"):
+        read_experiment(OF_A_FOLDER, overlays=[tmp_path / "none.yaml"])
+    with pytest.raises(ConfigError, match=r"with .*over0\.yaml: this .*\n  round: unknown key"):
+        overlaid(tmp_path, {"round": 3})
+    with pytest.raises(ConfigError, match=r"--overlay .*over0\.yaml: no entry moon; there are"):
+        overlaid(tmp_path, {"methods": {"moon": {"mu": 1}}})

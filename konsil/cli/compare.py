@@ -44,14 +44,18 @@ def compare(
         str | None, typer.Option(help="One hospital, or global (all images), instead of the mean.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="For machines: all numbers.")] = False,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="And the papers' numbers, if the task is theirs.")
+    ] = False,
     set_: experiments.SetOption = None,
+    overlay: experiments.OverlayOption = None,
     plugin: experiments.PluginOption = None,
     out: experiments.OutOption = None,
     resume: experiments.ResumeOption = False,
     split_seed: experiments.SplitSeedOption = None,
 ) -> None:
     """Hold methods against each other on the same test images, with intervals and tests."""
-    folders = _trained(runs, set_, plugin, out, resume, split_seed)
+    folders = _trained(runs, set_, overlay, plugin, out, resume, split_seed)
     with console.status("reading"):
         from konsil.redrawn import draws_of
         from konsil.report import means
@@ -61,7 +65,10 @@ def compare(
     metric = metric or task.main_metric
     less = metric in task.lower_is_better
     if len(draws.by_seed) > 1 or means.tells_images(draws.folders):
-        _compare_images(draws, (metric, structure), less, against, site, json_)
+        found = _compared(draws, metric, structure)
+        _compare_images(draws, found, (metric, structure), less, against, site, json_)
+        if paper and not json_:
+            _show_papers(draws.folders, f"{metric}_{structure}" if structure else metric, found)
     else:
         told = means.means_of(draws.folders, metric, structure)
         _check_column(site, told.columns)
@@ -70,6 +77,7 @@ def compare(
 
 def _compare_images(
     draws: Draws,
+    found: Comparison,
     what: tuple[str, str | None],
     less: bool,
     against: str | None,
@@ -81,7 +89,7 @@ def _compare_images(
     from konsil.report import means
     from konsil.report.compare import as_json, print_comparison
 
-    found, silent, why = _compared(draws, *what), None, ""
+    silent, why = None, ""
     _check_column(site, found.compared.columns)
     try:
         if len(draws.by_seed) == 1:
@@ -99,6 +107,21 @@ def _compare_images(
         _print_means(silent, less, against)
     elif why:
         console.print(why, highlight=False, soft_wrap=True)
+
+
+def _show_papers(folders: list[Path], metric: str, found: Comparison) -> None:
+    """Beside the papers' tables; of folds of `konsil unseen` beside those of unseen clients."""
+    from konsil.federation.plan import Plan
+    from konsil.federation.runner import read_plan
+    from konsil.report.papers import means_of, papers_beside
+
+    plans = [Plan.from_json(read_plan(folder), methods=False) for folder in folders]
+    unseen = any(any(folder.glob("without-*")) for folder in folders)
+    tables = list(papers_beside(plans, metric, means_of(found), unseen))
+    for _, table in tables:
+        console.print(table)
+    if not tables:
+        say(f"neither paper has a table of this task by {metric} with two of these methods")
 
 
 def _check_column(site: str | None, columns: Sequence[str]) -> None:
@@ -145,6 +168,7 @@ def task_of(folder: Path, plugins: list[Path] | None) -> Task:
 def _trained(
     runs: list[Path],
     set_: list[str] | None,
+    overlay: list[Path] | None,
     plugin: list[Path] | None,
     out: Path | None,
     resume: bool,
@@ -152,16 +176,19 @@ def _trained(
 ) -> list[Path]:
     """The run folders; of an experiment file the one that it leaves."""
     if runs[0].suffix not in (".yaml", ".yml"):
-        if set_ or out or resume or split_seed:
-            raise RunError("--set, --out, --resume and --split-seed go with an experiment file")
+        if set_ or overlay or out or resume or split_seed:
+            raise RunError(
+                "--set, --overlay, --out, --resume and --split-seed go with an experiment file"
+            )
         return runs
     if len(runs) > 1:
         raise RunError(f"{runs[1]}: one experiment file, or any number of run folders")
     from konsil import api
     from konsil.config import read_experiment
 
-    folder = api.run_folder(read_experiment(runs[0], set_ or [], plugin or []), out)
-    experiments.run(runs[0], set_, plugin, folder, resume, split_seed=split_seed)
+    checked = read_experiment(runs[0], set_ or [], plugin or [], overlay or [])
+    folder = api.run_folder(checked, out)
+    experiments.run(runs[0], set_, plugin, folder, resume, split_seed=split_seed, overlay=overlay)
     return [folder]
 
 
@@ -172,6 +199,7 @@ def unseen(
         typer.Option("--site", help="Leave only this one out; as often as wanted."),
     ] = None,
     set_: experiments.SetOption = None,
+    overlay: experiments.OverlayOption = None,
     plugin: experiments.PluginOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder. Default: runs/<name>-unseen.")
@@ -181,7 +209,7 @@ def unseen(
     """Leave every hospital out in turn: what are the others' models worth there?"""
     from konsil.config import read_experiment
 
-    checked = read_experiment(experiment, set_ or [], plugin or [])
+    checked = read_experiment(experiment, set_ or [], plugin or [], overlay or [])
     folder = out or Path("runs") / f"{checked.name}-unseen"
     with console.status("starting"):
         from konsil import unseen as protocol
@@ -249,12 +277,13 @@ def personalise(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="For machines: all numbers.")] = False,
     set_: experiments.SetOption = None,
+    overlay: experiments.OverlayOption = None,
     plugin: experiments.PluginOption = None,
     out: experiments.OutOption = None,
     resume: experiments.ResumeOption = False,
 ) -> None:
     """Train models further at each hospital: what is gained at home, and lost elsewhere?"""
-    (folder,) = _trained([run], set_, plugin, out, resume, None)
+    (folder,) = _trained([run], set_, overlay, plugin, out, resume, None)
     with console.status("reading"):
         from konsil import personalise as protocol
         from konsil.evaluation.levels import levels

@@ -12,7 +12,7 @@ from rich.text import Text
 from typer import Argument, Option
 from typer.core import TyperGroup
 
-from konsil.cli.experiments import SetOption
+from konsil.cli.experiments import OverlayOption, SetOption
 from konsil.cli.terminal import INTERRUPTED, console, problems, say
 from konsil.errors import ConfigError, RunError
 
@@ -185,11 +185,12 @@ def submit(
         list[str] | None, Option(help="Who takes part, in the experiment's order.")
     ] = None,
     run: Annotated[str, Option(help="Go on with a run that stopped or failed.")] = "",
+    overlay: OverlayOption = None,
 ) -> None:
     """Have an experiment run; prints the run's name."""
     from konsil.config import read_experiment
 
-    checked = read_experiment(experiment, set_ or [])
+    checked = read_experiment(experiment, set_ or [], overlays=overlay or [])
     roster = site or checked.federation.sites
     if not roster:
         raise ConfigError(
@@ -276,11 +277,12 @@ def local(
     experiment: ExperimentArgument,
     out: Annotated[Path, Option(help="Folder of the run.")],
     set_: SetOption = None,
+    overlay: OverlayOption = None,
 ) -> None:
     """All of it on this machine: a real server, a real process a site, mutual TLS."""
     from konsil.config import read_experiment
 
-    checked = read_experiment(experiment, set_ or [])
+    checked = read_experiment(experiment, set_ or [], overlays=overlay or [])
     with console.status("starting"):
         from konsil.deploy.local import deploy_local
         from konsil.observers.progress import ProgressBar

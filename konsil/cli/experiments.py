@@ -28,6 +28,14 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the file, e.g. rounds=10."),
 ]
+OverlayOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--overlay",
+        metavar="OVER.yaml",
+        help="A file whose keys are laid over those of the experiment, before --set.",
+    ),
+]
 PluginOption = Annotated[
     list[Path] | None,
     typer.Option(
@@ -62,13 +70,14 @@ def run(
     ] = False,
     split_seed: SplitSeedOption = None,
     track: TrackOption = None,
+    overlay: OverlayOption = None,
 ) -> None:
     """Train and compare the methods of an experiment file."""
     from konsil import api
     from konsil.config import read_experiment
     from konsil.tracking.tracker import check_names
 
-    checked = read_experiment(experiment, set_ or [], plugin or [])
+    checked = read_experiment(experiment, set_ or [], plugin or [], overlay or [])
     check_names(track or [])
     folder = api.run_folder(checked, out)
     if split_seed:
@@ -130,6 +139,7 @@ def tune(
         int | None, typer.Option("--seed", help="Default: the first seed of the file.")
     ] = None,
     set_: SetOption = None,
+    overlay: OverlayOption = None,
     plugin: PluginOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the search. Default: runs/<name>-tune.")
@@ -139,7 +149,7 @@ def tune(
     """Choose every method's learning rate and local epochs on validation images."""
     from konsil.config import read_experiment
 
-    checked = read_experiment(experiment, set_ or [], plugin or [])
+    checked = read_experiment(experiment, set_ or [], plugin or [], overlay or [])
     with console.status("starting"):
         from konsil import tuning
 
@@ -153,6 +163,7 @@ def pretrain(
     experiment: Annotated[Path, typer.Argument(metavar="FILE.yaml", help="The experiment file.")],
     out: Annotated[Path, typer.Option("--out", help="The file to write: NAME.safetensors.")],
     set_: SetOption = None,
+    overlay: OverlayOption = None,
     plugin: PluginOption = None,
     rounds: Annotated[
         int | None, typer.Option(help="Rounds over all images. Default: the file's.", min=1)
@@ -168,7 +179,7 @@ def pretrain(
     from konsil import api
     from konsil.config import read_experiment
 
-    checked = read_experiment(experiment, set_ or [], plugin or [])
+    checked = read_experiment(experiment, set_ or [], plugin or [], overlay or [])
     score = api.pretrain(checked, out, console, synthetic=synthetic, images=images, rounds=rounds)
     say(f"{out}: {score['metric']} {score['value']:.3f} on {score['n']} validation images")
     say(f"to begin with these weights, write into {experiment}:\n\nnetwork:\n  initial: {out}")

@@ -33,6 +33,7 @@ def sweep(
         typer.Option("--seed", help="Of the search; as often as wanted. Default: the file's."),
     ] = None,
     set_: experiments.SetOption = None,
+    overlay: experiments.OverlayOption = None,
     plugin: experiments.PluginOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder of the search. Default: runs/<name>-sweep.")
@@ -42,7 +43,7 @@ def sweep(
     """Choose any settings of every method on validation images; test the choice once."""
     from konsil.config import read_experiment
 
-    checked = read_experiment(experiment, set_ or [], plugin or [])
+    checked = read_experiment(experiment, set_ or [], plugin or [], overlay or [])
     with console.status("starting"):
         from konsil import sweep as search
         from konsil.evaluation.comparison import compare as compared

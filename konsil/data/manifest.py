@@ -277,6 +277,11 @@ def read_manifest(path: Path) -> Manifest:
                 f"{path}: holds no {NAME}; `konsil data init {path}` writes one from what it finds"
             )
         path = path / NAME
+    elif not path.exists():
+        raise ConfigError(
+            f"{path}: no such federation file; `konsil data init` writes one for a folder of "
+            "images, `konsil data import` for a public set"
+        )
     content = checked(FederationFile, parse_yaml(path, "federation"), str(path))
     manifest = Manifest(path, content)
     if manifest.task == "segmentation":

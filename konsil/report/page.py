@@ -32,6 +32,7 @@ from konsil.report.compare import (
     scores_table,
 )
 from konsil.report.gains import Shown, answer, shown_in
+from konsil.report.papers import papers_of
 from konsil.report.plan import sites_table, traffic_table
 from konsil.report.series import metric_name
 from konsil.report.show import main_metrics, result_table, selector_lines, unfinished
@@ -193,6 +194,9 @@ def _tables(
             reference = reference_of(found)
             gains = differences_table(found, task.main_metric, False, reference, CLIENT_AVERAGE)
             yield plain(gains), list(notes(found, CLIENT_AVERAGE))
+    told = [path for run in runs if (path := run / "results.csv").exists()]
+    rows = [row for path in told for row in read_results(path)]
+    yield from ((beside, []) for _, beside in papers_of(rows, plans, task.metrics))
     for run, plan in zip(runs, plans, strict=True):
         path = run / "results.csv"
         rows = read_results(path) if path.exists() else []

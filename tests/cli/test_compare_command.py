@@ -97,6 +97,12 @@ def test_another_metric_reference_and_hospital(finished):
     assert "Dice minus that of fedavg global: client average" in done.out
 
 
+def test_papers_are_about_other_tasks(finished):
+    done = called("compare", finished, "--paper")  # of a structure that is called foreground
+    assert "neither paper has a table of this task by dice" in " ".join(done.out.split())
+    json.loads(called("compare", finished, "--paper", "--json").out)  # and nothing else
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
