@@ -175,7 +175,7 @@ def _concluded(search: Search, folder: Path, plan: Plan, console: Console) -> di
     chosen = choose(trials)
     console.print(tuning_table(trials, chosen, metric))
     with look():
-        drawn = draw_tuning(trials, chosen, metric, method_colours(plan))
+        drawn = draw_tuning(trials, chosen, metric, method_colours(plan.experiment.methods))
         picture = write_figure(drawn, folder / "figures" / "tuning.png")
     lines = [*edge_notes(trials, chosen), f"picture: {picture}"]
     for line in [*lines, *write_tuned(search, list(chosen.values()), folder)]:

@@ -12,6 +12,7 @@ from konsil.cli.terminal import console, say
 from konsil.errors import RunError
 
 if TYPE_CHECKING:
+    from konsil.report.runs import Runs
     from konsil.tasks import Task
 
 
@@ -143,17 +144,30 @@ def _show_unseen(folder: Path, plugin: list[Path] | None) -> None:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Run folders, and those that `unseen` leaves."),
+    ],
     out: Annotated[
         Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="Default: report.html in the run."),
+        typer.Option("-o", "--out", metavar="FILE", help="Default: report.html in the first run."),
+    ] = None,
+    unseen: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FOLDER", help="What `konsil unseen` left; as often as wanted."),
     ] = None,
     format_: Annotated[
         str,
-        typer.Option(
-            "--format", help="html; or the first table alone as markdown, latex or csv, printed."
-        ),
+        typer.Option("--format", help="html; or one table as markdown, latex or csv, printed."),
     ] = "html",
+    table: Annotated[
+        str | None,
+        typer.Option(help="Which: scores, means, differences, or a metric. Default: the first."),
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write every figure of the page there, as PNG and SVG."),
+    ] = None,
     images: Annotated[
         bool, typer.Option("--images/--no-images", help="With pictures of patients' images.")
     ] = True,
@@ -161,22 +175,38 @@ def report(
 ) -> None:
     """Answer "does joining help us?" on one page that needs nothing else to be read."""
     with console.status("reading"):
-        from konsil.evaluation.comparison import compare as compared
-        from konsil.files import write_text
-        from konsil.report.compare import scores_table
-        from konsil.report.page import write_page
-        from konsil.report.tables import FORMATS, plain
+        from konsil.registry import load_plugins
+        from konsil.report.page import write_figures, write_page
+        from konsil.report.runs import open_runs
+        from konsil.report.tables import FORMATS
 
-        task = _task(runs[0], plugin)
-    if format_ == "html":
-        path = out or runs[0] / "report.html"
-        write_page(runs, path, images)
-        say(f"page: {path}")
-        return
-    if format_ not in FORMATS:
+        load_plugins(plugin or [])
+        opened = open_runs(runs, unseen or [])
+    if format_ not in ("html", *FORMATS):
         raise RunError(f"--format {format_}: html, {', '.join(FORMATS)}")
-    found = compared(runs, task.main_metric)
-    text = FORMATS[format_](plain(scores_table(found, task.main_metric, False)))
+    if figures is not None:
+        with console.status("drawing"):
+            written = write_figures(opened, figures, images)
+        say(f"figures: {figures} ({len(written)} files)")
+    if format_ != "html":
+        _print_table(opened, format_, table, out)
+    elif table is not None:
+        raise RunError(f"--table {table} goes with --format markdown, latex or csv")
+    elif figures is None or out is not None:
+        path = out or runs[0] / "report.html"
+        with console.status("drawing"):
+            write_page(opened, path, images)
+        say(f"page: {path}")
+
+
+def _print_table(runs: Runs, format_: str, table: str | None, out: Path | None) -> None:
+    """One table of the page, in the form of papers and programs."""
+    from konsil.files import write_text
+    from konsil.report.page import Page
+    from konsil.report.page_tables import chosen_table
+    from konsil.report.tables import FORMATS
+
+    text = FORMATS[format_](chosen_table(runs, Page(runs).found, table).table)
     if out is None:
         print(text, end="")
     else:

@@ -10,15 +10,21 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from konsil.colours import FURTHER_COLOURS
-from konsil.evaluation.results import Series
-from konsil.report.series import metric_name
+from konsil.evaluation.results import GLOBAL, Series
+from konsil.report.series import YARDSTICK, metric_name
 from konsil.report.style import DASHES, new_figure
 
 SELECTOR, LAMBDA = "selector_accuracy", "lambda_prime"  # measures that are no score
 Curve = dict[int, list[float]]  # round -> the values of all seeds
 Curves = dict[Series, Curve]
 Lambdas = dict[str, dict[str, Curve]]  # method -> site -> curve
-BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "title": "at the end"}
+BESIDE: Any = {
+    "loc": "center left",
+    "bbox_to_anchor": (1.01, 0.5),
+    "title": "at the end",
+    "alignment": "left",
+}
+KEY = 0.18  # inches a line of the key
 
 
 def curves_of(results: Sequence[Mapping[str, Any]]) -> Curves:
@@ -45,6 +51,49 @@ def lambdas_of(results: Sequence[Mapping[str, Any]]) -> Lambdas:
     return lambdas
 
 
+def best_so_far(result: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's result with each measure's best until then, which is what checkpoints are."""
+    best: dict[str, float] = {}
+    history = []
+    for moment in result["history"]:
+        for measure, value in moment["means"].items():
+            best[measure] = max(value, best.get(measure, value))
+        history.append(moment | {"means": {m: best[m] for m in moment["means"]}})
+    return {**result, "history": history}
+
+
+def draw_progress(
+    results: Sequence[Mapping[str, Any]], metric: str, colours: Mapping[str, str]
+) -> Figure:
+    """FedSM's Fig. 2: every method against pooled training (dashed), and the best so far."""
+    forms = {
+        "round by round": curves_of(results),
+        "the best so far": curves_of([best_so_far(result) for result in results]),
+    }
+    scores = {
+        title: {s: c for s, c in curves.items() if s.role != SELECTOR}
+        for title, curves in forms.items()
+    }
+    lines = len(next(iter(scores.values())))
+    figure = new_figure(max(5.6, 0.9 + KEY * lines))
+    panels = figure.subplots(len(scores), 1, sharex=True)
+    for axes, (title, curves) in zip(panels, scores.items(), strict=True):
+        keys = _draw_lines(axes, curves, colours, lambda s, end: f"{s.name}  {end:.3f}", _against)
+        axes.set_ylim(*_range(curves))
+        axes.set_title(f"Validation {metric_name(metric)} (all sites' images), {title}")
+    style: Any = BESIDE | {"title": "best", "loc": "upper left", "bbox_to_anchor": (1.01, 1)}
+    panels[0].legend(handles=keys, **style)
+    _label_rounds(panels[-1], "round; mean over seeds, and their range")
+    return figure
+
+
+def _against(series: Series) -> dict[str, Any]:
+    """Pooled training dashed; a model for all thinner than what is made for a site."""
+    if series.role == YARDSTICK:
+        return {"linestyle": (0, (5, 2)), "linewidth": 2.0, "zorder": 3}
+    return {"linewidth": 1.0 if series.role == GLOBAL else 1.8}
+
+
 def draw_curves(curves: Curves, metric: str, colours: Mapping[str, str]) -> Figure:
     """One line a method and role, mean over seeds; the selector's accuracy below."""
     scores = {s: c for s, c in curves.items() if s.role != SELECTOR}
@@ -54,11 +103,13 @@ def draw_curves(curves: Curves, metric: str, colours: Mapping[str, str]) -> Figu
     panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)[
         :, 0
     ]
-    _draw_lines(panels[0], scores, colours, lambda s, end: f"{s.name}  {end:.3f}")
+    keys = _draw_lines(panels[0], scores, colours, lambda s, end: f"{s.name}  {end:.3f}")
+    panels[0].legend(handles=keys, **BESIDE)
     panels[0].set_ylim(*_range(scores))
     panels[0].set_title(f"Validation {metric_name(metric)} (all sites' images)")
     if selectors:
-        _draw_lines(panels[1], selectors, colours, lambda s, end: f"{s.method}  {end:.0%}")
+        keys = _draw_lines(panels[1], selectors, colours, lambda s, end: f"{s.method}  {end:.0%}")
+        panels[1].legend(handles=keys, **BESIDE)
         panels[1].set_ylim(0, 1.04)
         panels[1].yaxis.set_major_formatter(PercentFormatter(1.0))
         panels[1].set_title("Selector is right")
@@ -85,20 +136,24 @@ def draw_lambdas(lambdas: Lambdas, sites: Sequence[str]) -> Figure:
 
 
 def _draw_lines(
-    axes: Axes, curves: Curves, colours: Mapping[str, str], label: Callable[[Series, float], str]
-) -> None:
-    """Curves with a key in the order of their ends."""
+    axes: Axes,
+    curves: Curves,
+    colours: Mapping[str, str],
+    label: Callable[[Series, float], str],
+    style: Callable[[Series], dict[str, Any]] = lambda s: {"linestyle": DASHES.get(s.role, "-")},
+) -> list[Line2D]:
+    """The curves; their key, in the order of their ends."""
     axes.grid(axis="y")
     ends: dict[Line2D, float] = {}
     for number, (series, curve) in enumerate(curves.items()):
         line, end = _draw_line(axes, curve, colours[series.method])
-        line.set_linestyle(DASHES.get(series.role, "-"))
+        line.set(**({"linewidth": 1.5} | style(series)))
         # Equal curves (FedSM's global model is FedAvg's) lie on each other: show each.
         followers = list(curves.values())[number + 1 :]
-        line.set_linewidth(1.5 + 2.0 * followers.count(curve))
+        line.set_linewidth(line.get_linewidth() + 2.0 * followers.count(curve))
         line.set_label(label(series, end))
         ends[line] = end
-    axes.legend(handles=sorted(ends, key=lambda line: -ends[line]), alignment="left", **BESIDE)
+    return sorted(ends, key=lambda line: -ends[line])
 
 
 def _draw_line(axes: Axes, curve: Curve, colour: str) -> tuple[Line2D, float]:
