@@ -14,7 +14,7 @@ from konsil.report.tables import Plain, plain
 
 def cost_tables(runs: Runs) -> Iterator[Plain]:
     """Every method once; runs whose uploads are coded otherwise have a table of their own."""
-    by_coding: dict[Coding, dict[str, Method]] = {}
+    by_coding: dict[Coding | None, dict[str, Method]] = {}
     for method, run in runs.methods():
         experiment = run.plan.experiment
         made = run.plan.method(Job(method.title, experiment.seeds[0]))

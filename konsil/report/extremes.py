@@ -27,12 +27,10 @@ DPI = 110
 def example_pictures(
     runs: Runs, joined: Series, shown: Sequence[Series]
 ) -> tuple[list[Picture], list[str]]:
-    """A picture a hospital, with the answers of all that are shown; and what is not here, and why."""
+    """A picture a hospital, with the answers of all who are shown; what is missing, and why."""
     values = values_of_images(runs, joined)
     if not values:
-        return [], [
-            "no single images' scores are known, so nobody can say which are best and worst"
-        ]
+        return [], ["no single images' scores are known, so which are best and worst is not"]
     panels = [panel for one in shown for panel in _panels(runs, one)]
     home = next((run for run in runs.runs if run.plan.data_folder.is_dir()), None)
     if home is None:

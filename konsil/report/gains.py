@@ -49,10 +49,8 @@ class Known:
         lines = estimates_of(rows, metric, "test", sites)
         means = {series: {s: e.mean for s, e in cells.items()} for series, cells in lines.items()}
         candidates = found.candidates if found else list(means)
-        told = [
-            s for s in sites if s in _told(found) or any(s in cells for cells in means.values())
-        ]
-        return cls(told, candidates, found, means)
+        there = {*_told(found), *(site for cells in means.values() for site in cells)}
+        return cls([site for site in sites if site in there], candidates, found, means)
 
     @property
     def silent(self) -> list[str]:

@@ -291,7 +291,7 @@ def page(runs: Runs, images: bool = True) -> str:
 def write_figures(runs: Runs, folder: Path, images: bool = True) -> list[Path]:
     """Every figure of the page as PNG and SVG."""
     one = Page(runs, images)
-    drawn = [*one.charts(), *one.examples, *one.others]
+    drawn: list[Chart | Picture] = [*one.charts(), *one.examples, *one.others]
     return [path for figure in drawn for path in figure.write(folder)]
 
 
