@@ -284,8 +284,12 @@ def write_page(runs: Runs, out: Path, images: bool = True) -> None:
 
 def page(runs: Runs, images: bool = True) -> str:
     """The text of the page; without `images` no picture of a patient is on it."""
-    one = Page(runs, images)
-    return _environment().get_template("report.html").render(page=one, plan=runs.plan)
+    return render(Page(runs, images))
+
+
+def render(page: Page) -> str:
+    """Laid out."""
+    return _environment().get_template("report.html").render(page=page, plan=page.runs.plan)
 
 
 def write_figures(runs: Runs, folder: Path, images: bool = True) -> list[Path]:
