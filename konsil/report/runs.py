@@ -106,7 +106,7 @@ class Runs:
         """All results; RunError where two runs have the same job."""
         seen: dict[tuple[str, int], Path] = {}
         for run in self.runs:
-            for method, seed in {(row.method, row.seed) for row in run.rows}:
+            for method, seed in dict.fromkeys((row.method, row.seed) for row in run.rows):
                 if (method, seed) in seen:
                     raise RunError(
                         f"{run.folder}: {method} with seed {seed} is in {seen[method, seed]}, too; "

@@ -55,7 +55,9 @@ def test_the_answer(text):
     )
     assert "1 served worse; at 1 no difference was found." in said
     # (0.1 + 0.02 - 0.05) / 3, where south is 0.02, or its first or its second patient alone
-    assert "The mean of the hospitals: no difference found, +2.3 points (95 %: +0.3 to +3.3)." in said
+    assert (
+        "The mean of the hospitals: no difference found, +2.3 points (95 %: +0.3 to +3.3)." in said
+    )
     # against pooled images -0.02, (2 x 0.01 - 0.08) / 3, -0.06
     assert (
         "The super model (fedsm) is 3.3 points behind pooling all images in the mean "
