@@ -87,8 +87,11 @@ def test_the_first_picture(text):
         "pooled images, which hospitals cannot do: 0.710, 95 %: 0.710 to 0.710": 0.71,
     }.items():
         assert places[title] == pytest.approx(100 * (value - low) / width, abs=0.006)
-    [line] = re.findall(r'class="end" style="left:([\d.]+)%;width:([\d.]+)%[^>]*></i>\s*<i '
-                        r'class="mark"[^>]*title="the super model \(fedsm\): 0.820', text)  # fmt: skip
+    line_and_mark = (
+        r'class="end" style="left:([\d.]+)%;width:([\d.]+)%[^>]*></i>\s*'
+        r'<i class="mark"[^>]*title="the super model \(fedsm\): 0.820'
+    )
+    [line] = re.findall(line_and_mark, text)
     assert [float(end) for end in line] == pytest.approx(
         [100 * (0.76 - low) / width, 100 * 0.09 / width], abs=0.006
     )
