@@ -1,6 +1,8 @@
 """Against rounds: validation scores, and how far each site keeps to itself (lambda')."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from konsil.colours import FURTHER_COLOURS
+from konsil.colours import FIXED_COLOURS, FURTHER_COLOURS
 from konsil.evaluation.results import GLOBAL, Series
 from konsil.report.series import YARDSTICK, metric_name
 from konsil.report.style import DASHES, new_figure
@@ -24,7 +26,7 @@ BESIDE: Any = {
     "title": "at the end",
     "alignment": "left",
 }
-KEY = 0.18  # inches a line of the key
+KEY, MOST_LETTERS = 0.17, 34  # inches and letters a line of the key
 
 
 def curves_of(results: Sequence[Mapping[str, Any]]) -> Curves:
@@ -66,25 +68,43 @@ def draw_progress(
     results: Sequence[Mapping[str, Any]], metric: str, colours: Mapping[str, str]
 ) -> Figure:
     """FedSM's Fig. 2: every method against pooled training (dashed), and the best so far."""
-    forms = {
-        "round by round": curves_of(results),
-        "the best so far": curves_of([best_so_far(result) for result in results]),
-    }
-    scores = {
-        title: {s: c for s, c in curves.items() if s.role != SELECTOR}
-        for title, curves in forms.items()
-    }
-    lines = len(next(iter(scores.values())))
-    figure = new_figure(max(5.6, 0.9 + KEY * lines))
-    panels = figure.subplots(len(scores), 1, sharex=True)
-    for axes, (title, curves) in zip(panels, scores.items(), strict=True):
-        keys = _draw_lines(axes, curves, colours, lambda s, end: f"{s.name}  {end:.3f}", _against)
-        axes.set_ylim(*_range(curves))
+    measured = _scores_of(results)
+    best = _scores_of([best_so_far(result) for result in results])
+    alike = alike_in(measured)
+    figure = new_figure(max(5.6, 0.9 + KEY * sum(len(words) for words in alike.values())))
+    panels = figure.subplots(2, 1, sharex=True)
+    forms = {"round by round": measured, "the best so far": best}
+    for axes, (title, curves) in zip(panels, forms.items(), strict=True):
+        once = {series: curves[series] for series in alike}
+        keys = _draw_lines(axes, once, colours, partial(_with_end, alike), _against)
+        axes.set_ylim(*_range(once))
         axes.set_title(f"Validation {metric_name(metric)} (all sites' images), {title}")
-    style: Any = BESIDE | {"title": "best", "loc": "upper left", "bbox_to_anchor": (1.01, 1)}
-    panels[0].legend(handles=keys, **style)
+    figure.legend(handles=keys, loc="outside right upper", title="best", alignment="left")
     _label_rounds(panels[-1], "round; mean over seeds, and their range")
     return figure
+
+
+def _scores_of(results: Sequence[Mapping[str, Any]]) -> Curves:
+    return {s: c for s, c in curves_of(results).items() if s.role != SELECTOR}
+
+
+def alike_in(curves: Curves) -> dict[Series, list[str]]:
+    """Whom each line stands for, in lines of words: FedSM's global model is FedAvg's."""
+    groups: list[list[Series]] = []
+    for series, curve in curves.items():
+        group = next((one for one in groups if curves[one[0]] == curve), None)
+        groups.append([series]) if group is None else group.append(series)
+    found = {}
+    for group in groups:
+        first = next((one for one in group if one.method in FIXED_COLOURS), group[0])
+        others = ", ".join(one.name if one.role != first.role else one.method
+                           for one in group if one != first)  # fmt: skip
+        found[first] = wrap(f"{first.name}, {others}" if others else first.name, MOST_LETTERS)
+    return found
+
+
+def _with_end(alike: Mapping[Series, list[str]], series: Series, end: float) -> str:
+    return "\n".join(alike[series]) + f"  {end:.3f}"
 
 
 def _against(series: Series) -> dict[str, Any]:

@@ -118,8 +118,9 @@ class Page:
 
     @cached_property
     def colours(self) -> Mapping[str, str]:
-        """Of every method."""
-        return method_colours([method for method, _ in self.runs.methods()])
+        """Of every method; who goes by its own name has its own colour."""
+        methods = [method for method, _ in self.runs.methods()]
+        return method_colours(sorted(methods, key=lambda method: method.title != method.name))
 
     @cached_property
     def curves(self) -> list[Chart]:
