@@ -78,12 +78,12 @@ class Page:
 
     @cached_property
     def answer(self) -> Answer | None:
-        """Whether joining helps."""
+        """Who joins against who stays alone, in words."""
         return answer(self.known)
 
     @cached_property
     def served(self) -> Served:
-        """The first picture."""
+        """Who is in the first picture, and where."""
         return Served(self.known)
 
     @property
@@ -289,7 +289,7 @@ def page(runs: Runs, images: bool = True) -> str:
 
 
 def render(page: Page) -> str:
-    """Laid out."""
+    """The text of the page, laid out by its template."""
     return _environment().get_template("report.html").render(page=page, plan=page.runs.plan)
 
 

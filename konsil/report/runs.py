@@ -88,7 +88,7 @@ class Runs:
 
     @property
     def every(self) -> list[Run]:
-        """All folders."""
+        """All folders, ordinary runs first."""
         return [*self.runs, *self.unseen]
 
     @property
