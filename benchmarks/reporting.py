@@ -44,6 +44,7 @@ METHODS = (
     "fedsm-soup", "fedsoup", "fedprox", "scaffold", "fedavgm", "fedbn", "ditto", "fedsm-extra",
 )  # fmt: skip
 ROUNDS, SEEDS = 150, (0, 1, 2)
+LEARNED = 3  # rounds before evaluation, so that masks look like masks
 SITES = dict.fromkeys(("aster", "birch", "cedar", "dahlia", "elm"), 8)
 TESTS = 60  # test images of each of them, whose scores are made up
 STRUCTURES = ("_disc", "_cup")
@@ -186,7 +187,7 @@ def _evaluation(setup: Setup, outcome: Outcome, split: Split) -> None:
     """All roles of FedSM at all sites, against the same networks' passes over the same images."""
     setup.progress("FedSM trained")
     scale = setup.scale
-    plan = _plan(setup, scale.images, scale.size, methods=["fedsm"], rounds=1)
+    plan = _plan(setup, scale.images, scale.size, methods=["fedsm"], rounds=LEARNED)
     with settings_kept(), tempfile.TemporaryDirectory(dir=setup.folder) as scratch:
         torch.set_num_threads(1)
         record, model = trained(plan, Path(scratch))
