@@ -6,6 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -49,15 +50,14 @@ SITES = dict.fromkeys(("aster", "birch", "cedar", "dahlia", "elm"), 8)
 TESTS = 60  # test images of each of them, whose scores are made up
 STRUCTURES = ("_disc", "_cup")
 SECONDS = 20.0  # that a report may take
-SPLITS: tuple[Split, ...] = ("val", "test")
+SPLITS: dict[Split, str] = {"val": "validation", "test": "test (with every metric)"}
 
 
 def reporting(setup: Setup) -> Outcome:
     """A report of 14 methods / the same without intervals; evaluation / its forward passes."""
     outcome = Outcome()
     _report(setup, outcome)
-    for split in SPLITS:
-        _evaluation(setup, outcome, split)
+    _evaluation(setup, outcome)
     return outcome
 
 
@@ -183,7 +183,7 @@ def _result(plan: Plan, job: Job, noise: np.random.Generator) -> dict[str, Any]:
 # --- evaluation -----------------------------------------------------------------------------------
 
 
-def _evaluation(setup: Setup, outcome: Outcome, split: Split) -> None:
+def _evaluation(setup: Setup, outcome: Outcome) -> None:
     """All roles of FedSM at all sites, against the same networks' passes over the same images."""
     setup.progress("FedSM trained")
     scale = setup.scale
@@ -191,18 +191,18 @@ def _evaluation(setup: Setup, outcome: Outcome, split: Split) -> None:
     with settings_kept(), tempfile.TemporaryDirectory(dir=setup.folder) as scratch:
         torch.set_num_threads(1)
         record, model = trained(plan, Path(scratch))
-        passes = Passes(plan, Path(scratch), record, model, split)
-        sides: dict[str, Side] = {
-            "evaluation": lambda: _seconds_of_rows(plan, Path(scratch), record, model, split),
-            "forward passes": lambda: _seconds_of(passes.all),
-        }
-        warm_up(sides, setup.progress)
-        times = interleave(sides, setup.scale.repeats, setup.progress)
-    ratio = Ratio.of(times["evaluation"], times["forward passes"])
-    words = {"val": "validation", "test": "test, with every metric"}[split]
-    size = f"{setup.scale.size} x {setup.scale.size}"
-    what = f"evaluating all roles of FedSM on all sites, {words}, {size} / the bare forward passes"
-    outcome.figures.append(Figure(what, ratio, Goal("at most", 1.2)))
+        for split, words in SPLITS.items():
+            passes = Passes(plan, Path(scratch), record, model, split)
+            sides: dict[str, Side] = {
+                "evaluation": partial(_rows_of, plan, Path(scratch), record, model, split),
+                "forward passes": partial(_seconds_of, passes.all),
+            }
+            warm_up(sides, setup.progress)
+            times = interleave(sides, scale.repeats, setup.progress)
+            what = f"evaluating all roles of FedSM on all sites, {words} images, "
+            what += f"{scale.size} x {scale.size} / the bare forward passes"
+            ratio = Ratio.of(times["evaluation"], times["forward passes"])
+            outcome.figures.append(Figure(what, ratio, Goal("at most", 1.2)))
 
 
 def trained(plan: Plan, folder: Path) -> tuple[Record, SuperModel]:
@@ -214,10 +214,8 @@ def trained(plan: Plan, folder: Path) -> tuple[Record, SuperModel]:
     return record, model
 
 
-def _seconds_of_rows(
-    plan: Plan, folder: Path, record: Record, model: SuperModel, split: Split
-) -> float:
-    """Sites remember what they have said of a model: each time it is others that are asked."""
+def _rows_of(plan: Plan, folder: Path, record: Record, model: SuperModel, split: Split) -> float:
+    """Its seconds; each time of other sites, which remember what they have said of a model."""
     examiner = Examiner(plan, plan.jobs[0], InProcessEngine(plan, folder))
     (other,) = (one for one in SPLITS if one != split)
     examiner.rows(record, "best", None, (other,))  # networks are there by the end of a training

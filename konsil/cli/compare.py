@@ -143,34 +143,41 @@ def _show_unseen(folder: Path, plugin: list[Path] | None) -> None:
             say(f"picture: {write_figure(figure, folder / 'figures' / f'gamma-{method}.png')}")
 
 
+RunsArgument = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Run folders, and those of `unseen`.")
+]
+PageOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", metavar="FILE", help="Default: report.html in the first run."),
+]
+UnseenOption = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FOLDER", help="What `konsil unseen` left; as often as wanted."),
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", help="html; or one table as markdown, latex or csv, printed.")
+]
+TableOption = Annotated[
+    str | None,
+    typer.Option(help="Which: scores, means, differences, or a metric. Default: the first."),
+]
+FiguresOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write every figure of the page there, as PNG and SVG."),
+]
+ImagesOption = Annotated[
+    bool, typer.Option("--images/--no-images", help="With pictures of patients' images.")
+]
+
+
 def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", help="Run folders, and those that `unseen` leaves."),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="Default: report.html in the first run."),
-    ] = None,
-    unseen: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FOLDER", help="What `konsil unseen` left; as often as wanted."),
-    ] = None,
-    format_: Annotated[
-        str,
-        typer.Option("--format", help="html; or one table as markdown, latex or csv, printed."),
-    ] = "html",
-    table: Annotated[
-        str | None,
-        typer.Option(help="Which: scores, means, differences, or a metric. Default: the first."),
-    ] = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write every figure of the page there, as PNG and SVG."),
-    ] = None,
-    images: Annotated[
-        bool, typer.Option("--images/--no-images", help="With pictures of patients' images.")
-    ] = True,
+    runs: RunsArgument,
+    out: PageOption = None,
+    unseen: UnseenOption = None,
+    format_: FormatOption = "html",
+    table: TableOption = None,
+    figures: FiguresOption = None,
+    images: ImagesOption = True,
     plugin: experiments.PluginOption = None,
 ) -> None:
     """Answer "does joining help us?" on one page that needs nothing else to be read."""

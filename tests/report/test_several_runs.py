@@ -154,7 +154,16 @@ def test_an_unfinished_job_is_named(make_plan, tmp_path):
     (tmp_path / "run" / "plan.yaml").write_text(yaml.safe_dump(plan))
     text = page(open_runs([tmp_path / "run"]))
     assert "Not done: local/seed2: round 0 of 2." in text
-    assert "the runs have one method" in text
+    assert "There is nobody to hold anybody against" in text
+
+
+def test_a_run_that_has_not_begun(whole, tmp_path):
+    (tmp_path / "new").mkdir()
+    shutil.copy(whole / "plan.yaml", tmp_path / "new")
+    text = page(open_runs([tmp_path / "new"]))
+    assert "No job is done yet." in text
+    assert text.count("Not done: ") == 8
+    assert list(tables(text)) == ["One round", "Sites", "Methods"]
 
 
 def test_hospitals_that_took_no_part(whole, tmp_path):
