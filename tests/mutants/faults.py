@@ -82,7 +82,7 @@ TESTS = {
     "tasks/classification.py": ("tasks/test_classification.py", "federation/test_examiner.py"),
     "report/compare.py": ("report/test_page.py",),
     "report/gains.py": ("report/test_page.py", "report/test_page_numbers.py"),
-    "report/runs.py": ("report/test_several_runs.py",),
+    "report/runs.py": ("report/test_page_numbers.py", "report/test_several_runs.py"),
     "report/served.py": ("report/test_page_numbers.py",),
     "report/charts.py": ("report/test_several_runs.py",),
     "report/curves.py": ("report/test_several_runs.py",),
