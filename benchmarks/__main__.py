@@ -21,6 +21,7 @@ from benchmarks.measure import Outcome
 from benchmarks.memory import memory
 from benchmarks.methods import methods
 from benchmarks.overheads import overheads
+from benchmarks.reporting import reporting
 from benchmarks.server_mean import server_mean
 from benchmarks.serving import serving
 from benchmarks.setup import FULL, QUICK, Setup
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[Setup], Outcome]] = {
     "watching": watching,
     "asking": asking,
     "serving": serving,
+    "reporting": reporting,
     "batches-vs-monai": batches_vs_monai,
     "import-and-check": import_and_check,
     "deployed-rounds": deployed_rounds,

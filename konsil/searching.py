@@ -172,7 +172,9 @@ def show_found(found: Found, keys: Sequence[str], picture: Path, console: Consol
     trials, chosen, metric = found.trials, found.chosen, found.metric
     console.print(tuning_table(trials, chosen, metric))
     with look():
-        drawn = draw_tuning(trials, chosen, metric, method_colours(found.plan), keys)
+        drawn = draw_tuning(
+            trials, chosen, metric, method_colours(found.plan.experiment.methods), keys
+        )
         write_figure(drawn, picture)
     for line in [*edge_notes(trials, chosen), f"picture: {picture}"]:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

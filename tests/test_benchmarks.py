@@ -15,6 +15,7 @@ import torch
 import typer
 
 import benchmarks.methods
+import benchmarks.reporting
 from benchmarks import recipe
 from benchmarks.__main__ import main
 from benchmarks.batches import batches_vs_monai, check_same_images
@@ -66,6 +67,21 @@ def test_a_method_is_held_against_its_own_number_of_passes(
     goals = ["at most 10% above 2", "at most 10% above 1.667"]
     assert [str(f.goal) for f in outcome.figures] == goals
     assert all(value > 0 for figure in outcome.figures for value in figure.ratio.values)
+
+
+def test_a_report_is_held_against_one_without_intervals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, few in {"METHODS": ("local", "fedsm"), "SEEDS": (0,), "TESTS": 4}.items():
+        monkeypatch.setattr(benchmarks.reporting, name, few)
+    outcome = benchmarks.reporting.reporting(Setup(QUICK, tmp_path, lambda news: None))
+    assert [str(figure.goal) for figure in outcome.figures] == [
+        "None", "at most 1", "at most 1.2", "at most 1.2",
+    ]  # fmt: skip
+    assert all(value > 0 for figure in outcome.figures for value in figure.ratio.values)
+    page = (tmp_path / "report.html").read_text()
+    assert "by their means alone" in page  # the last turn is the one without intervals
+    assert "5 hospitals" in page
 
 
 @pytest.mark.parametrize(("median", "met"), [(0.5, True), (2.0, True), (2.2, True), (2.3, False)])

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from konsil.evaluation.levels import Levels
     from konsil.redrawn import Draws
     from konsil.report.means import Means
+    from konsil.report.runs import Runs
     from konsil.tasks import Task
 
 AUC = "auc"
@@ -313,7 +314,8 @@ def _show_levels(folder: Path, found: dict[str, Levels], task: Task, against: st
     from konsil.report.levels import draw_levels, notes, print_levels, reference_in
     from konsil.report.style import look, method_colours, write_figure
 
-    colours = method_colours(Plan.from_json(read_plan(folder), methods=False))
+    plan = Plan.from_json(read_plan(folder), methods=False)
+    colours = method_colours(plan.experiment.methods)
     for metric, own in found.items():
         less = metric in task.lower_is_better
         print_levels(console, own, metric, less, reference_in(own, against))
@@ -325,46 +327,77 @@ def _show_levels(folder: Path, found: dict[str, Levels], task: Task, against: st
             say(f"picture: {write_figure(figure, folder / 'figures' / f'levels-{metric}.png')}")
 
 
+RunsArgument = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", help="Run folders, and those of `unseen`.")
+]
+PageOption = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", metavar="FILE", help="Default: report.html in the first run."),
+]
+UnseenOption = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FOLDER", help="What `konsil unseen` left; as often as wanted."),
+]
+FormatOption = Annotated[
+    str, typer.Option("--format", help="html; or one table as markdown, latex or csv, printed.")
+]
+TableOption = Annotated[
+    str | None,
+    typer.Option(help="Which: scores, means, differences, or a metric. Default: the first."),
+]
+FiguresOption = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write every figure of the page there, as PNG and SVG."),
+]
+ImagesOption = Annotated[
+    bool, typer.Option("--images/--no-images", help="With pictures of patients' images.")
+]
+
+
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],
-    out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", metavar="FILE", help="Default: report.html in the run."),
-    ] = None,
-    format_: Annotated[
-        str,
-        typer.Option(
-            "--format", help="html; or the first table alone as markdown, latex or csv, printed."
-        ),
-    ] = "html",
-    images: Annotated[
-        bool, typer.Option("--images/--no-images", help="With pictures of patients' images.")
-    ] = True,
+    runs: RunsArgument,
+    out: PageOption = None,
+    unseen: UnseenOption = None,
+    format_: FormatOption = "html",
+    table: TableOption = None,
+    figures: FiguresOption = None,
+    images: ImagesOption = True,
     plugin: experiments.PluginOption = None,
 ) -> None:
     """Answer "does joining help us?" on one page that needs nothing else to be read."""
     with console.status("reading"):
-        from konsil.evaluation.comparison import compare as compared
-        from konsil.files import write_text
-        from konsil.report import means
-        from konsil.report.compare import scores_table
-        from konsil.report.page import write_page
-        from konsil.report.tables import FORMATS, plain
+        from konsil.registry import load_plugins
+        from konsil.report.page import write_figures, write_page
+        from konsil.report.runs import open_runs
+        from konsil.report.tables import FORMATS
 
-        task = task_of(runs[0], plugin)
-    if format_ == "html":
-        path = out or runs[0] / "report.html"
-        write_page(runs, path, images)
-        say(f"page: {path}")
-        return
-    if format_ not in FORMATS:
+        load_plugins(plugin or [])
+        opened = open_runs(runs, unseen or [])
+    if format_ not in ("html", *FORMATS):
         raise RunError(f"--format {format_}: html, {', '.join(FORMATS)}")
-    if means.tells_images(runs):
-        found = compared(runs, task.main_metric)
-        table = scores_table(found, task.main_metric, False)
-    else:
-        table = means.means_table(means.means_of(runs, task.main_metric), False)
-    text = FORMATS[format_](plain(table))
+    if figures is not None:
+        with console.status("drawing"):
+            written = write_figures(opened, figures, images)
+        say(f"figures: {figures} ({len(written)} files)")
+    if format_ != "html":
+        _print_table(opened, format_, table, out)
+    elif table is not None:
+        raise RunError(f"--table {table} goes with --format markdown, latex or csv")
+    elif figures is None or out is not None:
+        path = out or runs[0] / "report.html"
+        with console.status("drawing"):
+            write_page(opened, path, images)
+        say(f"page: {path}")
+
+
+def _print_table(runs: Runs, format_: str, table: str | None, out: Path | None) -> None:
+    """One table of the page, in the form of papers and programs."""
+    from konsil.files import write_text
+    from konsil.report.page import Page
+    from konsil.report.page_tables import chosen_table
+    from konsil.report.tables import FORMATS
+
+    text = FORMATS[format_](chosen_table(runs, Page(runs).found, table).table)
     if out is None:
         print(text, end="")
     else:

@@ -192,8 +192,9 @@ def demo(out: OutOption = None, set_: SetOption = None) -> None:
     from konsil.config import read_experiment
     from konsil.report.examples import write_examples
     from konsil.report.page import write_page
+    from konsil.report.runs import open_runs
 
-    write_page([folder], folder / "report.html")
+    write_page(open_runs([folder]), folder / "report.html")
     examples = folder / "examples"
     write_examples(read_experiment(RECIPES / "demo.yaml", set_ or [], []), examples)
     command = sys.argv[0] if Path(sys.argv[0]).name == "konsil" else "konsil"

@@ -50,13 +50,13 @@ def routed_columns(
     raw = model.changed(temperature=1.0)
     pieces = []
     for x, y in batches(images, model.device):
-        answer = model.answer(x)
-        route = answer.route
-        columns = values_of(task, answer.logits, y, detailed)
+        said = model.selector(x)
+        route = model.route_of(*said)
+        columns = values_of(task, model.logits_for(route.shares, x), y, detailed)
         if model.rule.name not in NAMES_MODELS:  # those selectors name models, not sites
             columns["selector_accuracy"] = (route.site == own).double().cpu()
             columns[CONFIDENCES[0]] = route.confidence.double().cpu()
-            columns[CONFIDENCES[1]] = raw.route(x).confidence.double().cpu()
+            columns[CONFIDENCES[1]] = raw.route_of(*said).confidence.double().cpu()
         columns["asked_specialist"] = route.specialist.double().cpu()
         columns["unfamiliar"] = route.unfamiliar.double().cpu()
         pieces.append(columns | (_alternatives(model, route, x, y, task) if detailed else {}))

@@ -145,6 +145,15 @@ def read_scores(path: Path) -> Table:
         raise RunError(f"{path}: not the scores of a run ({error})") from None
 
 
+def rows_of_images(path: Path, role: str) -> list[dict[str, Any]]:
+    """The rows of one role, all structures together: one an image, method and seed."""
+    import pyarrow.compute as pc
+
+    table = read_scores(path)
+    wanted = pc.and_(pc.equal(table["role"], role), pc.is_null(table["structure"]))
+    return list(table.filter(wanted).to_pylist())
+
+
 def _write(path: Path, table: Table) -> None:
     from pyarrow import parquet
 

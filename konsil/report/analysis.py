@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +20,9 @@ from konsil.colours import FURTHER_COLOURS
 from konsil.data import test_images
 from konsil.errors import RunError
 from konsil.evaluation import batches
-from konsil.evaluation.foreign import columns_alone
+from konsil.evaluation.foreign import SUPER, columns_alone
 from konsil.evaluation.routing import CONFIDENCES
-from konsil.evaluation.scores import FILE, LIKE, read_scores
+from konsil.evaluation.scores import FILE, LIKE, rows_of_images
 from konsil.federation.plan import Job, Plan
 from konsil.report.series import metric_name
 from konsil.report.style import FAINT, INK, new_figure
@@ -150,14 +151,26 @@ def telling(folder: Path, method: str, sites: Sequence[str]) -> Telling:
     path = folder / FILE
     if not path.exists():
         raise RunError(f"{path}: not there; policies that let only means out leave none")
-    rows = [
-        row
-        for row in read_scores(path).to_pylist()
-        if (row["method"], row["role"], row["structure"]) == (method, "super", None)
-        and row.get(CONFIDENCES[0]) is not None
-    ]
-    if not rows:
+    said = telling_of(super_rows([path]).get(method, []), sites)
+    if said is None:
         raise RunError(f"{method}: no selector of sites among its scores")
+    return said
+
+
+def super_rows(paths: Sequence[Path]) -> dict[str, list[dict[str, Any]]]:
+    """What is known of every super model's answers: method -> a row a test image and seed."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for path in paths:
+        for row in rows_of_images(path, SUPER):
+            found.setdefault(row["method"], []).append(row)
+    return found
+
+
+def telling_of(rows: Sequence[dict[str, Any]], sites: Sequence[str]) -> Telling | None:
+    """From one super model's rows, all seeds together; None: its selector names no sites."""
+    rows = [row for row in rows if row.get(CONFIDENCES[0]) is not None]
+    if not rows:
+        return None
     like = np.array([[row[f"{LIKE}{site}"] for site in sites] for row in rows])
     own = np.array([sites.index(row["site"]) for row in rows])
     counts = np.zeros((len(sites), len(sites)))
@@ -198,16 +211,27 @@ def draw_selector(
     _heat(axes[0], said.confusion, said.sites, said.sites, "{:.0%}")
     axes[0].tick_params(axis="x", rotation=60)
     axes[0].set_title("Row's images taken for")
-    axes[1].plot([0, 1], [0, 1], color=FAINT, linewidth=0.8)
-    sure, right, images = zip(*said.bins(), strict=True)
-    axes[1].scatter(sure, right, s=[10 + 90 * n / max(images) for n in images], color="#D55E00")
-    axes[1].set_xlabel("how sure the selector is")
-    axes[1].set_ylabel("how often it is right")
-    axes[1].set_title(f"Calibration error {said.error:.3f}")
+    _reliability(axes[1], said)
     if points is not None and own is not None:
         _map(axes[2], points, own, said.sites)
     figure.suptitle(f"{method}: the selector on test images", x=0.01, ha="left", fontsize=10)
     return figure
+
+
+def draw_reliability(said: Telling) -> Figure:
+    """How sure against how right, alone."""
+    figure = new_figure(3.6, width=4.2)
+    _reliability(figure.subplots(), said)
+    return figure
+
+
+def _reliability(axes: Axes, said: Telling) -> None:
+    axes.plot([0, 1], [0, 1], color=FAINT, linewidth=0.8)
+    sure, right, images = zip(*said.bins(), strict=True)
+    axes.scatter(sure, right, s=[10 + 90 * n / max(images) for n in images], color="#D55E00")
+    axes.set_xlabel("how sure the selector is")
+    axes.set_ylabel("how often it is right")
+    axes.set_title(f"Calibration error {said.error:.3f}")
 
 
 def _map(axes: Axes, points: np.ndarray, own: np.ndarray, sites: Sequence[str]) -> None:

@@ -1,6 +1,6 @@
 """What the models of a finished run say of test images, for the pictures."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,13 +31,33 @@ class Answered:
 
 
 class Panel:
-    """The models of one finished job: best checkpoints, as they answer at a site."""
+    """The models of one finished job: best checkpoints, as they answer at a site.
 
-    def __init__(self, run_folder: Path, plan: Plan, job: Job) -> None:
+    `only`: of these roles alone, where the others' models are not wanted or not here.
+    """
+
+    def __init__(
+        self, run_folder: Path, plan: Plan, job: Job, only: Collection[str] | None = None
+    ) -> None:
         self.folder = run_folder / job.name
         self.title = job.method
         self.method: Method = plan.method(job)
         self.device = plan.experiment.compute.device
+        roles = [*self.method.shared_roles, *self.method.private_roles]
+        roles += ["super"] if self.method.super_model else []
+        self.roles = [role for role in roles if only is None or role in only]
+
+    def file(self, role: str, site: str) -> Path:
+        """Where the weights of a role lie that answers at this site."""
+        if role == "super":
+            return self.folder / "supermodel" / "model.json"
+        shared = role in self.method.shared_roles
+        home = self.folder / "checkpoints" if shared else site_folder(self.folder, site)
+        return home / "best" / f"{role}.safetensors"
+
+    def is_here(self, site: str) -> bool:
+        """Whether all its models are: a copy of a run may have none of them."""
+        return all(self.file(role, site).exists() for role in self.roles)
 
     @cached_property
     def _network(self) -> BoundNetwork:
@@ -53,17 +73,15 @@ class Panel:
     def ask(self, site: str, images: Tensor) -> list[Answered]:
         """What every role says of these images of the site."""
         answered = []
-        shared, private = self.method.shared_roles, self.method.private_roles
-        for role in (*shared, *private):
-            own = site_folder(self.folder, site)
-            home = self.folder / "checkpoints" if role in shared else own
-            self._network.load(Weights.load(home / "best" / f"{role}.safetensors"))
-            logits = self._network.net(images.to(self.device)).cpu()
-            answered.append(Answered(Series(self.title, role), logits))
-        if self.method.super_model:
-            said = self._super_model.answer(images)
-            asked = self._super_model.asked(said.route)
-            answered.append(Answered(Series(self.title, "super"), said.logits.cpu(), asked))
+        for role in self.roles:
+            if role == "super":
+                said = self._super_model.answer(images)
+                asked = self._super_model.asked(said.route)
+                answered.append(Answered(Series(self.title, role), said.logits.cpu(), asked))
+            else:
+                self._network.load(Weights.load(self.file(role, site)))
+                logits = self._network.net(images.to(self.device)).cpu()
+                answered.append(Answered(Series(self.title, role), logits))
         return answered
 
 

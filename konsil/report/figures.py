@@ -40,7 +40,7 @@ def draw_figures(run_folder: Path, plan: Plan) -> list[Path]:
 
 def _figures(run_folder: Path, plan: Plan, results: dict[Job, Any]) -> Iterator[tuple[str, Figure]]:
     task = make_task(plan.experiment.task, list(plan.labels))
-    colours, found = method_colours(plan), list(results.values())
+    colours, found = method_colours(plan.experiment.methods), list(results.values())
     yield "curves", draw_curves(curves_of(found), task.main_metric, colours)
     lambdas = lambdas_of(found)
     if lambdas:

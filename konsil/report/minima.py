@@ -126,7 +126,7 @@ def _logarithmic(axes: Axes, span: float) -> None:
 
 
 def _dots(axes: Axes, lines: dict[Series, list[Minimum]], plan: Plan, what: str) -> None:
-    colours = method_colours(plan)
+    colours = method_colours(plan.experiment.methods)
     for place, (line, own) in enumerate(lines.items()):
         values, colour = [getattr(one, what) for one in own], colours[line.method]
         steps = [(k + 0.5) / len(own) - 0.5 for k in range(len(own))]

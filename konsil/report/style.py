@@ -1,7 +1,7 @@
 """The common look of the figures: colours, markers, sizes, and how a picture reaches the disk."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from konsil.colours import FIXED_COLOURS, FURTHER_COLOURS
-from konsil.federation.plan import Plan
+from konsil.config import MethodConfig
 from konsil.files import replacing
 
 WIDTH = 9.0  # inches; 900 pixels and more
@@ -47,11 +47,11 @@ LOOK: Any = {
 }
 
 
-def method_colours(plan: Plan) -> dict[str, str]:
+def method_colours(methods: Iterable[MethodConfig]) -> dict[str, str]:
     """A colour for every method by its title: always the same for the well-known ones."""
     colours: dict[str, str] = {}
     further = cycle(FURTHER_COLOURS)
-    for method in plan.experiment.methods:
+    for method in methods:
         colour = FIXED_COLOURS.get(method.name)
         if colour is None or colour in colours.values():
             colour = next(further)

@@ -141,7 +141,7 @@ def draw_surfaces(surfaces: Surfaces, site: str, extent: Extent, plan: Plan) -> 
     """The mean over directions and their range: the loss itself, and how it rises."""
     figure = new_figure(4.4)
     left, right = figure.subplots(1, 2)
-    colours = method_colours(plan)
+    colours = method_colours(plan.experiment.methods)
     for one, surface in surfaces.items():
         values = np.array([[own[t] for t in extent.distances] for own in surface.losses])
         look: Any = {"color": colours[one.job.method], "linestyle": DASHES.get(one.role, "-")}

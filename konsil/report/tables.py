@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+MOST_LETTERS = 32  # of a cell that is not broken
 BAR = r"\|"  # in a cell of Markdown
 LATEX_SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 LATEX_SIGNS |= {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"–": "--"}
@@ -23,6 +24,11 @@ class Plain(NamedTuple):
     rows: Sequence[Sequence[str]]
     caption: str
     bold: frozenset[tuple[int, int]] = frozenset()  # rows and columns of the best
+
+    @property
+    def wordy(self) -> set[int]:
+        """Columns of words: a cell of them may need several lines."""
+        return {k for row in self.rows for k, cell in enumerate(row) if len(cell) > MOST_LETTERS}
 
 
 def new_table(title: str, first: str) -> Table:

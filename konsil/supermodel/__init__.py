@@ -188,7 +188,10 @@ class SuperModel:
         """Algorithm 2, lines 1-3, by whatever rule: how much of the answer is whose."""
         if not self.facts.selector:
             return self._unasked(len(images))
-        logits, features = self.selector(images)
+        return self.route_of(*self.selector(images))
+
+    def route_of(self, logits: Tensor, features: Tensor) -> Route:
+        """The same from what the selector has said of the images, which may have been asked."""
         probabilities = torch.softmax(logits / self.facts.temperature, dim=1)
         confidence, site = probabilities.max(dim=1)
         if self.rule.name in NAMES_MODELS:

@@ -155,7 +155,7 @@ def test_without_local_training_the_gain_is_over_the_first_global_model():
 
 def test_well_known_methods_keep_their_colours(make_run):
     _, plan = make_run()
-    colours = method_colours(plan)
+    colours = method_colours(plan.experiment.methods)
     assert colours["fedavg"] == "#0072B2"
     assert len(set(colours.values())) == len(colours)
 

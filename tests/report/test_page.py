@@ -11,7 +11,7 @@ from konsil.evaluation.comparison import Comparison
 from konsil.evaluation.results import Series
 from konsil.evaluation.statistics import Compared, Images
 from konsil.report.compare import means_table, scores_table, verdict
-from konsil.report.gains import answer, shown_in
+from konsil.report.gains import Known, answer, shown_in
 from konsil.report.tables import Plain, as_csv, as_latex, as_markdown, plain
 from tests.cli.test_compare_command import file, finished  # noqa: F401  fixtures
 from tests.cli.test_experiments import called
@@ -45,28 +45,29 @@ THREE = comparison(
 
 
 def test_who_is_shown_and_by_which_name():
-    assert [(one.words, one.place) for one in shown_in(THREE)] == [
+    assert [(one.words, one.place) for one in shown_in(Known.of(THREE))] == [
         ("training alone", 0),
         ("one model for all (fedavg)", 1),
         ("the super model (fedsm)", 2),
         ("pooled images, which hospitals cannot do", 3),
     ]
     alone = comparison([LOCAL, FEDAVG], a=site(0.6, 0.1), b=site(0.6, 0.1))
-    assert [one.words for one in shown_in(alone)] == [
+    assert [one.words for one in shown_in(Known.of(alone))] == [
         "training alone",
         "one model for all (fedavg)",  # which is what who joins gets
     ]
 
 
 def test_the_answer_by_hand():
-    found = answer(THREE)
+    found = answer(Known.of(THREE))
     assert [gain.site for gain in found.better] == ["a"]
     assert [gain.site for gain in found.worse] == ["c"]
     assert [gain.estimate.value for gain in found.gains] == pytest.approx([0.05, 0.0, -0.03])
     assert found.headline == (
         "hospitals are served better by the super model (fedsm) than by training alone"
     )
-    first, second = found.sentences()
+    first, behind, second = found.sentences()
+    assert behind.startswith("The super model (fedsm) is 2.3 points behind pooling all images")
     assert first.startswith(
         "1 served worse; at 1 no difference was found. The mean of the hospitals"
     )
@@ -81,7 +82,7 @@ def test_the_answer_by_hand():
 
 
 def test_without_training_alone_the_one_model_for_all_is_held_against():
-    found = answer(comparison([FEDAVG, SUPER], a=site(0.6, 0.05), b=site(0.7, 0.05)))
+    found = answer(Known.of(comparison([FEDAVG, SUPER], a=site(0.6, 0.05), b=site(0.7, 0.05))))
     assert found.base.words == "one model for all (fedavg)"
     assert found.joined.words == "the super model (fedsm)"
     assert len(found.better) == 2
@@ -90,16 +91,18 @@ def test_without_training_alone_the_one_model_for_all_is_held_against():
 @pytest.mark.parametrize("candidates", [[LOCAL], [FEDAVG], [POOLED], [LOCAL, POOLED]])
 def test_of_one_alone_there_is_no_answer(candidates):
     gains = [0.1] * (len(candidates) - 1)
-    assert answer(comparison(candidates, a=site(0.6, *gains), b=site(0.7, *gains))) is None
+    assert (
+        answer(Known.of(comparison(candidates, a=site(0.6, *gains), b=site(0.7, *gains)))) is None
+    )
 
 
 def test_hospitals_are_corrected_for_each_other():
     """With twenty hospitals a p of .01 is luck."""
     weak = np.array([0.05, 0.04, 0.03, 0.02, -0.01, 0.06, 0.07, 0.08])  # 4 of 256 are as far
     own = Images(np.arange(8), [np.zeros((1, 8)), weak[None]])
-    one = answer(comparison([LOCAL, FEDAVG], a=own))
+    one = answer(Known.of(comparison([LOCAL, FEDAVG], a=own)))
     assert one.gains[0].p == pytest.approx(1 / 64, abs=0.005)
-    many = answer(comparison([LOCAL, FEDAVG], **{f"s{k}": own for k in range(20)}))
+    many = answer(Known.of(comparison([LOCAL, FEDAVG], **{f"s{k}": own for k in range(20)})))
     assert not many.better
     assert many.gains[0].p == pytest.approx(20 * one.gains[0].p)
 
@@ -175,12 +178,13 @@ def test_the_page_says_what_the_run_has(written, finished):  # noqa: F811
     text = written.read_text(encoding="utf-8")
     for words in (
         "0 of 2", "training alone", "one model for all (fedavg)", "the super model (fedsm)",
-        "no difference found", "5 test images", "Time on the clock", "fedsm/seed1", "rounds: 2",
+        "no difference found", "5 test images", "Seconds on the clock", "rounds: 2",
         "surface Dice", "bootstrap over images (of no two is known",
         "This page shows images of patients",
     ):  # fmt: skip
         assert words.lower() in text.lower(), words
-    assert text.count("data:image/png") >= 3
+    assert text.count("data:image/webp") == 3  # examples of two hospitals, and whom it asks
+    assert text.count("<svg") == 2  # curves, and how sure the selector is
 
 
 def test_without_images_no_patient_is_on_it(finished, tmp_path):  # noqa: F811
@@ -188,7 +192,8 @@ def test_without_images_no_patient_is_on_it(finished, tmp_path):  # noqa: F811
     assert called("report", finished, "-o", path, "--no-images").code == 0
     text = path.read_text(encoding="utf-8")
     assert "images of patients" not in text
-    assert text.count("data:image/png") == 1  # the curves
+    assert "data:image" not in text
+    assert text.count("<svg") == 2
 
 
 def test_other_formats(finished, tmp_path):  # noqa: F811
@@ -212,15 +217,19 @@ def test_where_only_means_are_known_it_says_so(finished, tmp_path):  # noqa: F81
     (folder / "scores.parquet").unlink()
     assert called("report", folder).code == 0
     text = (folder / "report.html").read_text(encoding="utf-8")
-    assert "policies let only means out" in text
+    assert "no scores.parquet is in these folders" in text
+    assert "by their means alone" in text
     assert "client average" in text
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 @pytest.mark.parametrize("width", [1280, 375])
-def test_in_a_browser(written, tmp_path, width):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_in_a_browser(written, tmp_path, width, scheme):
     with Browser(tmp_path) as browser:
         browser.size(width, 900)
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.do("Emulation.setEmulatedMedia", features=features)
         browser.open(written.as_uri())
         assert browser.complaints() == []
         assert browser.js("document.documentElement.scrollWidth") <= width
@@ -230,5 +239,44 @@ def test_in_a_browser(written, tmp_path, width):
         assert len(marks) == 2 * 3  # three candidates at two hospitals
         assert all(0 < x < width for x in marks)
         assert browser.js("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
-        browser.press("Tab")  # the first link of the navigation
+        lines = browser.js(LINES)
+        assert len(lines) == 2  # charts: curves, and how sure the selector is
+        assert all(wide > 100 for _, wide in lines)
+        assert lines[0][0] >= 2 * 4  # local, fedavg, and two of fedsm, as measured and best so far
+        own, paper = browser.js("[ink(), paper()]".replace("ink()", INK).replace("paper()", PAPER))
+        assert (own, paper) == {
+            "light": ("rgb(34, 34, 34)", "rgb(255, 255, 255)"),
+            "dark": ("rgb(230, 230, 230)", "rgb(21, 23, 26)"),
+        }[scheme]
+
+
+# of each chart how many drawn lines have a width, and how wide the widest is
+LINES = """[...document.querySelectorAll('svg.chart')].map(svg => {
+  const wide = [...svg.querySelectorAll('g[id*=line2d] path, g[id*=PathCollection] use')]
+    .map(path => path.getBoundingClientRect().width).filter(width => width > 5);
+  return [wide.length, Math.max(...wide, svg.getBoundingClientRect().width)];
+})"""
+INK = "getComputedStyle(document.querySelector('svg.chart')).fill"
+PAPER = "getComputedStyle(document.body).backgroundColor"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+def test_by_keyboard_and_on_paper(written, tmp_path):
+    with Browser(tmp_path) as browser:
+        browser.size(375, 900)
+        browser.open(written.as_uri())
+        browser.press("Tab")
+        assert browser.js("document.activeElement.textContent") == "To the answer"
+        assert browser.js("document.activeElement.getBoundingClientRect().x >= 0")  # it shows
+        browser.press("Enter")
+        browser.until("location.hash === '#answer'")
+        browser.press("Tab")
         assert browser.js("document.activeElement.textContent") == "Tables"
+        hidden = "[...document.querySelectorAll('.wide, pre')].filter(w => w.tabIndex !== 0).length"
+        assert browser.js(hidden) == 0  # whatever scrolls is reached
+        assert browser.js("document.querySelectorAll('.wide:not([aria-label])').length") == 0
+        browser.do("Emulation.setEmulatedMedia", media="print")
+        assert browser.js("getComputedStyle(document.querySelector('nav')).display") == "none"
+        browser.size(800, 1100)  # a sheet of paper
+        assert browser.js("document.documentElement.scrollWidth") <= 800
+        assert browser.js(PAPER) == "rgb(255, 255, 255)"
