@@ -156,7 +156,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "report/evaluation.py": [
         ("a report is overwritten", "if (out / REPORT).exists() and not overwrite:", "if False:"),
-        ("a patient is told", 'said["alone"] = alone', 'said["x"] = "Mueller"; said["alone"] = alone'),
+        ("a patient is told", 'said["alone"] = alone',
+         'said["x"] = "Mueller"; said["alone"] = alone'),
     ],
     "joining.py": [
         ("the worst model is the start", "max(self.starts, key", "min(self.starts, key"),
