@@ -41,7 +41,9 @@ class Candidates(Protocol):
     """Whoever are compared, from whatever numbers."""
 
     @property
-    def candidates(self) -> Sequence[Series]: ...
+    def candidates(self) -> Sequence[Series]:
+        """A line of a table each, in their order."""
+        ...
 
 
 def reference_of(found: Candidates) -> int:
