@@ -567,8 +567,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("the spread of a population", "ddof=1", "ddof=0"),
         ("one degree too many", "stdtrit(len(values) - 1", "stdtrit(len(values)"),
         ("one side of the test", "2 * float(stdtr(draws", "1 * float(stdtr(draws"),
-        ("no correction for all lines", "*tested[place], corrected[place]",
-         "*tested[place], tested[place][1]"),
+        ("no correction for all lines", "*tested[first], corrected.get(first, 1.0)",
+         "*tested[first], tested[first][1]"),
         ("less is not better", "np.nanmax if less else np.nanmin", "np.nanmin"),
     ],
     "redrawn.py": [
@@ -1093,10 +1093,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "ingredients/finetune.py": [
         ("epochs ends the search one early", "range(1, epochs + 1)", "range(1, epochs)"),
-        ("the last is kept", "elif (score := site.score(tuned)) > best_score:",
-         "elif (score := site.score(tuned)) > -9:"),
-        ("the latest of equals", "(score := site.score(tuned)) > best_score:",
-         "(score := site.score(tuned)) >= best_score:"),
+        ("the last is kept", "        if score > best_score:", "        if score > -9:"),
+        ("the latest of equals", "        if score > best_score:", "        if score >= best_score:"),
         ("all is trained", "None if self.only is None else self.only(self.model.initial.layout)",
          "None"),
         ("moments go on", '(self.context.network, "reset", self.lr, only)',
