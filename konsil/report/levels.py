@@ -26,6 +26,7 @@ from konsil.report.tables import new_table
 USUAL = "fedavg"  # what FedSoup's table is held against
 APART = 0.012  # of the axis, between the bars of methods after equally many epochs, at most
 TOGETHER = 0.6  # of the way to the next number of epochs, all bars of one
+HIGH, LOW, A_LINE = 4.2, 3.2, 0.2  # inches: of the panels, and of a method in the key
 TITLES = {
     LOCAL: "local: at home",
     OF_ALL: "global: on all sites' images alike",
@@ -160,12 +161,13 @@ def notes(found: Levels) -> Iterator[str]:
 
 def draw_levels(found: Levels, metric: str, colours: Mapping[str, str]) -> Figure:
     """Global against local, a path a method (Fig. 2b); and each of the levels against epochs."""
+    high = max(HIGH, 0.8 + A_LINE * len(_by_series(found)))
     if len(found.epochs) == 1:
-        figure = new_figure(4.4)
+        figure = new_figure(high)
         _draw_paths(figure.subplots(), found, metric, colours)
         return figure
-    figure = new_figure(7.4)
-    grid = figure.add_gridspec(2, 1, height_ratios=(1.25, 1))
+    figure = new_figure(high + LOW)
+    grid = figure.add_gridspec(2, 1, height_ratios=(high, LOW))
     above, below = (figure.add_subfigure(grid[row]) for row in range(2))
     _draw_paths(above.subplots(), found, metric, colours)
     panels = below.subplots(1, len(found.where))
