@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,17 @@ class Comparison:
             known = ", ".join(one.name for one in self.candidates)
             raise RunError(f"{name}: nobody of that name is compared; there are {known}")
         return found[0]
+
+    def distinct(self) -> Iterator[tuple[int, Series]]:
+        """Place and name of all but those who give the same answers as one before them."""
+        for place, one in enumerate(self.candidates):
+            if self.compared.first_equal[place] == place:
+                yield place, one
+
+    def twins(self, place: int) -> list[Series]:
+        """Who else gives the same answers as this one, of those behind it."""
+        first = self.compared.first_equal
+        return [self.candidates[k] for k in range(place + 1, len(first)) if first[k] == place]
 
 
 def compare(folders: Sequence[Path], metric: str, structure: str | None = None) -> Comparison:

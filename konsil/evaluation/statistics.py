@@ -135,8 +135,23 @@ class Compared:
         return self._over_sites(lambda of, axis: np.nanmax(of, axis) - np.nanmin(of, axis))
 
     def differences(self, column: str, reference: int) -> list[Difference | None]:
-        """Every candidate minus the reference; None: the reference itself."""
+        """Every candidate minus the reference; None: the reference itself.
+
+        Who gives the same answers as another is tested once, and who gives the reference's is not.
+        """
         return Averaged([(self, column)]).differences(reference)
+
+    @cached_property
+    def first_equal(self) -> list[int]:
+        """Of every candidate the first that answers every image alike with every seed.
+
+        FedSM's global model is FedAvg's: such twins are one line of a table, and one test.
+        """
+        values = self._all.values
+        return [
+            next(first for first, other in enumerate(values) if np.array_equal(one, other))
+            for one in values
+        ]
 
     def contributions(self, column: str, place: int, reference: int) -> dict[str, Array]:
         """What each patient of each site adds to a difference of means."""
@@ -195,23 +210,35 @@ class Averaged:
     def differences(
         self, reference: int, among: Sequence[int] | None = None
     ) -> list[Difference | None]:
-        """Every candidate minus the reference; None: the reference, and who is not `among` them."""
+        """Every candidate minus the reference; None: the reference, and who is not `among` them.
+
+        The reference is among them. Who gives the same answers as another of them is tested once,
+        and who gives the reference's is not.
+        """
         values, draws = self._values, self._draws
         draws = draws - draws[:, [reference]]
         found = _with_ends(values - values[reference], draws, self._is_sure_of_nothing)
-        asked = range(len(values)) if among is None else among
-        others = [place for place in asked if place != reference]
+        first = self._first_equal(range(len(values)) if among is None else among)
+        others = sorted({*first.values()} - {first[reference]})
         tested = [self.tests(place, reference, draws[:, place]) for place in others]
         p, ranks = [list(own) for own in zip(*tested, strict=True)] or [[], []]
         tests = dict(zip(others, zip(p, holm(p), holm(ranks), strict=True), strict=True))
+        tests[first[reference]] = (1.0, 1.0, 1.0 if self._is_mean else np.nan)
         return [
-            Difference(estimate, *tests[place]) if place in tests else None
+            Difference(estimate, *tests[first[place]])
+            if place in first and place != reference
+            else None
             for place, estimate in enumerate(found)
         ]
 
+    def _first_equal(self, among: Sequence[int]) -> dict[int, int]:
+        """Of each of these candidates the first of them that answers alike in every part."""
+        answers = list(zip(*(part.first_equal for part, _ in self.parts), strict=True))
+        return {k: next(one for one in among if answers[one] == answers[k]) for k in among}
+
     def tests(self, place: int, reference: int, draws: Array) -> tuple[float, float]:
         """Both p before any correction; `draws` of the difference."""
-        if all(own.is_mean for part, _ in self.parts for own in part.sites.values()):
+        if self._is_mean:
             added = self._contributions(place, reference)
             return flipped(added), signed_rank(added)
         beyond = min((draws <= 0).sum(), (draws >= 0).sum())
@@ -232,6 +259,10 @@ class Averaged:
     @cached_property
     def _draws(self) -> Array:
         return _nanmean([part.draws[column] for part, column in self.parts])
+
+    @property
+    def _is_mean(self) -> bool:
+        return all(own.is_mean for part, _ in self.parts for own in part.sites.values())
 
     @property
     def _is_sure_of_nothing(self) -> bool:

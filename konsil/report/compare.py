@@ -50,9 +50,17 @@ def scores_table(found: Comparison, metric: str, less: bool) -> Table:
     for column in numbers:
         title = escape(MEANS.get(column, column))  # long names are folded, numbers never
         table.add_column(title, justify="right", overflow="fold", min_width=NARROWEST_NUMBER)
-    for place, one in enumerate(found.candidates):
+    for place, one in found.distinct():
         table.add_row(escape(one.name), *(_number(of[place].value) for of in numbers.values()))
+    table.caption = escape("; ".join(_twins(found)))
     return table
+
+
+def _twins(found: Comparison) -> Iterator[str]:
+    """Whose answers are the same to every image, so that one line speaks for all of them."""
+    for place, one in found.distinct():
+        if twins := found.twins(place):
+            yield f"{one.name}: also {', '.join(twin.name for twin in twins)} (the same answers)"
 
 
 def means_table(found: Comparison, metric: str, less: bool) -> Table:
@@ -62,7 +70,7 @@ def means_table(found: Comparison, metric: str, less: bool) -> Table:
     for title in (*MEANS.values(), WORST, SPREAD):
         table.add_column(title, justify="right", overflow="fold")
     numbers = [*(compared.estimates(column) for column in MEANS), compared.spread()]
-    for place, one in enumerate(found.candidates):
+    for place, one in found.distinct():
         average, every, spread = (of[place] for of in numbers)
         site, score = worst_site(found, place, less)
         cells = (with_interval(average), with_interval(every), f"{_number(score)} {escape(site)}")
@@ -89,10 +97,10 @@ def differences_table(
     for title in ("by", "95 % interval", "p", "Wilcoxon"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", no_wrap=False)
-    for one, difference in zip(
-        found.candidates, found.compared.differences(column, reference), strict=True
-    ):
-        if difference is not None:
+    differences = found.compared.differences(column, reference)
+    for place, one in found.distinct():
+        difference = differences[place]
+        if difference is not None and found.compared.first_equal[reference] != place:
             table.add_row(escape(one.name), *_of(difference), verdict(difference, less))
     return table
 
@@ -106,7 +114,9 @@ def verdict(difference: Difference, less: bool) -> str:
 
 def notes(found: Comparison, column: str) -> Iterator[str]:
     """What the intervals are about, whom they leave out, and what the test is."""
-    who = f"{found.patients} patients" if found.patients else "images (patients are not known here)"
+    who = f"{found.patients} patients"
+    if found.patients in (0, found.images):
+        who = "images (of no two is known that they are of one patient)"
     seeds = sorted({len(own) for own in found.seeds.values()})
     of_seeds = f"{' or '.join(map(str, seeds))} seed{'s' if seeds != [1] else ''}"
     yield (
@@ -135,6 +145,7 @@ def as_json(found: Comparison, against: str | None, less: bool) -> str:
         {
             "method": one.method,
             "role": one.role,
+            "same_as": found.candidates[compared.first_equal[place]].name,
             "seeds": list(found.seeds[one]),
             "scores": {column: as_numbers(of[place]) for column, of in numbers.items()},
             "gains": {

@@ -147,8 +147,11 @@ def notes(found: Levels) -> Iterator[str]:
         "epochs: of each site's own training images after the run, the same for every method, "
         "soups as they are; 0: as the run left the models. Nothing is chosen with these numbers."
     )
+    who = "patients"
+    if not found.has_patients:
+        who = "images (of no two is known that they are of one patient)"
     yield (
-        f"Intervals: 95 %, bootstrap over patients, {DRAWS} draws; they say nothing of other "
+        f"Intervals: 95 %, bootstrap over {who}, {DRAWS} draws; they say nothing of other "
         "seeds. better and worse: p below .05 after Holm, in the last table for the lines with "
         "equally many epochs."
     )

@@ -45,12 +45,15 @@ def as_json(*arguments: object) -> Any:
 def test_both_tables_and_what_must_be_known(finished):
     done = called("compare", finished)
     assert done.code == 0, done.err
-    for name in ("local", "fedavg global", "fedsm personal", "fedsm super"):
+    for name in ("local", "fedavg global", "fedsm personal", "fedsm super"):  # super: maybe a twin
         assert name in done.out
     for column in ("north", "south", "client average", "all images", "worst site", "spread"):
         assert column in " ".join(done.out.split())
     assert "5 test images of 2 sites, mean over 2 seeds" in done.out
-    assert "bootstrap over 5 patients" in done.out
+    assert "bootstrap over images (of no two is known" in done.out  # each is a patient's only one
+    # FedSM's global model is FedAvg's: one line, and one test
+    assert "fedavg global: also fedsm global" in " ".join(done.out.split())
+    assert done.out.count("fedsm global") == 1
     assert "no difference found" in done.out  # five patients show nothing
 
 

@@ -110,6 +110,32 @@ def test_equals_are_no_different():
     assert (found.p, found.corrected, found.ranks, found.found) == (1.0, 1.0, 1.0, False)
 
 
+def test_twins_are_one_test():
+    """Who answers every image as another does is no further question for Holm to pay for."""
+    rng = np.random.default_rng(1)
+    base, better = rng.random(30), rng.random(30) + 0.2
+    patients = list(range(30))
+    alone = Compared({"a": site(patients, [base], [better])}).differences("a", 0)[1]
+    twice = Compared({"a": site(patients, [base], [better], [base], [better])})
+    assert twice.first_equal == [0, 1, 0, 1]
+    of_reference, one, of_its_twin, other = twice.differences("a", 0)
+    assert of_reference is None
+    assert one == other == alone
+    assert of_its_twin.estimate == (0.0, 0.0, 0.0)
+    assert (of_its_twin.p, of_its_twin.found) == (1.0, False)
+    assert twice.differences("a", 2)[1] == alone  # also against the twin
+
+
+def test_no_twins_with_other_seeds():
+    compared = Compared({"a": site([0, 1], [[0.1, 0.2]], [[0.1, 0.2], [0.1, 0.2]])})
+    assert compared.first_equal == [0, 1]
+
+
+def test_twins_are_equal_at_every_site():
+    compared = Compared({"a": site([0], [[0.1]], [[0.1]]), "b": site([0], [[0.1]], [[0.3]])})
+    assert compared.first_equal == [0, 1]
+
+
 def test_a_gain_of_everybody_is_found():
     rng = np.random.default_rng(0)
     base = rng.random(40)

@@ -176,7 +176,8 @@ def test_the_page_says_what_the_run_has(written, finished):  # noqa: F811
     for words in (
         "0 of 2", "training alone", "one model for all (fedavg)", "the super model (fedsm)",
         "no difference found", "5 test images", "Time on the clock", "fedsm/seed1", "rounds: 2",
-        "surface Dice", "bootstrap over 5 patients", "This page shows images of patients",
+        "surface Dice", "bootstrap over images (of no two is known",
+        "This page shows images of patients",
     ):  # fmt: skip
         assert words.lower() in text.lower(), words
     assert text.count("data:image/png") >= 3
@@ -194,8 +195,9 @@ def test_other_formats(finished, tmp_path):  # noqa: F811
     done = called("report", finished, "--format", "csv")
     rows = list(csv.reader(io.StringIO(done.out)))
     assert rows[0][:3] == ["method", "north", "south"]
-    assert [row[0] for row in rows[1:]] == ["local", "fedavg global", "fedsm global",
-                                            "fedsm personal", "fedsm super"]  # fmt: skip
+    first = [row[0] for row in rows[1:]]
+    assert first[:2] == ["local", "fedavg global"]
+    assert "fedsm global" not in first  # the same answers as FedAvg's
     assert "\\toprule" in called("report", finished, "--format", "latex").out
     assert called("report", finished, "--format", "markdown", "-o", tmp_path / "t.md").code == 0
     assert "| local |" in (tmp_path / "t.md").read_text()
