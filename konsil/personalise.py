@@ -63,10 +63,11 @@ class Work:
 
         Else those that are there come along: one pass makes them again with the same bits.
         """
-        found = self._found()
+        found = self.found()
         return [] if found >= set(epochs) else sorted({*epochs, *found})
 
-    def _found(self) -> set[int]:
+    def found(self) -> set[int]:
+        """After which epochs it has been asked, in this very fold."""
         if not self.path.exists():
             return set()
         there = read_scores(self.path).to_pydict()
@@ -90,9 +91,10 @@ def personalise(
     taken = lock(folder)
     try:
         remove_parts(folder)
-        work = [one for run, left_out in _runs(folder) for one in _works(run, left_out, methods)]
+        done = [one for run, left_out in _runs(folder) for one in _works(run, left_out, methods)]
+        work = [one for one in done if not methods or one.job.method in methods]
         _do([(one, missing) for one in work if (missing := one.missing(wanted))], report)
-        join_scores(folder / FILE, [one.path for one in work])
+        join_scores(folder / FILE, [one.path for one in done if one.found()])
     finally:
         taken.close()
     return list(dict.fromkeys(one.job.method for one in work))
@@ -140,17 +142,18 @@ def _patients_of(scores: Path) -> list[int]:
 
 
 def _works(run: Personalising, left_out: str | None, methods: Sequence[str]) -> list[Work]:
+    """All that are done; RunError if one of these methods has no job that is."""
     plan = run.plan
     known = list(dict.fromkeys(job.method for job in plan.jobs))
     if unknown := [label for label in methods if label not in known]:
         raise RunError(f"--method {unknown[0]}: the run has {', '.join(known)}")
-    done = [
-        job
-        for job in plan.jobs
-        if job.method in (methods or known) and (run.folder / job.name / "result.json").exists()
-    ]
-    if not done:
-        raise RunError(f"{run.folder}: no job is done; konsil run ... --resume goes on with it")
+    done = [job for job in plan.jobs if (run.folder / job.name / "result.json").exists()]
+    there = {job.method for job in done}
+    if not there or not there >= set(methods):
+        missing = next((f" of {label}" for label in methods if label not in there), "")
+        raise RunError(
+            f"{run.folder}: no job{missing} is done; konsil run ... --resume goes on with it"
+        )
     return [Work(run, left_out, job, site) for job in done for site in plan.sites]
 
 

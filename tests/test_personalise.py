@@ -173,6 +173,13 @@ def test_fewer_epochs_are_the_beginning_of_more_and_what_is_done_is_not_repeated
     before = part.stat().st_mtime_ns
     assert called(*asked, "--epochs", 1, "--epochs", 2).code == 0
     assert part.stat().st_mtime_ns == before
+    # what was found of other methods and epochs stays in the file of all
+    assert called("personalise", folder, "--method", "fedavg", "--epochs", 0).code == 0
+    told = read_scores(folder / FILE).to_pydict()
+    assert set(zip(told["method"], told["epochs"], strict=True)) == {
+        *(("fedsoup", epochs) for epochs in (0, 1, 2)),
+        ("fedavg", 0),
+    }
 
 
 def test_worker_processes_find_the_same_and_a_killed_command_goes_on(file, finished, tmp_path):

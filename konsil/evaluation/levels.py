@@ -66,6 +66,12 @@ class Levels:
         return sorted({one.epochs for one in self.candidates})
 
     @property
+    def has_patients(self) -> bool:
+        """Whether some images are known to be of one patient."""
+        every = [own for fold in self.folds for own in fold.patients.values()]
+        return any(len(np.unique(own)) < len(own) for own in every)
+
+    @property
     def published(self) -> list[int]:
         """The places of what FedSoup's Table 1 has: models right after their last local training.
 

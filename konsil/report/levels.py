@@ -26,6 +26,7 @@ from konsil.report.tables import new_table
 USUAL = "fedavg"  # what FedSoup's table is held against
 APART = 0.012  # of the axis, between the bars of methods after equally many epochs, at most
 TOGETHER = 0.6  # of the way to the next number of epochs, all bars of one
+HIGH, LOW, A_LINE = 4.2, 3.2, 0.2  # inches: of the panels, and of a method in the key
 TITLES = {
     LOCAL: "local: at home",
     OF_ALL: "global: on all sites' images alike",
@@ -146,8 +147,11 @@ def notes(found: Levels) -> Iterator[str]:
         "epochs: of each site's own training images after the run, the same for every method, "
         "soups as they are; 0: as the run left the models. Nothing is chosen with these numbers."
     )
+    who = "patients"
+    if not found.has_patients:
+        who = "images (of no two is known that they are of one patient)"
     yield (
-        f"Intervals: 95 %, bootstrap over patients, {DRAWS} draws; they say nothing of other "
+        f"Intervals: 95 %, bootstrap over {who}, {DRAWS} draws; they say nothing of other "
         "seeds. better and worse: p below .05 after Holm, in the last table for the lines with "
         "equally many epochs."
     )
@@ -160,12 +164,13 @@ def notes(found: Levels) -> Iterator[str]:
 
 def draw_levels(found: Levels, metric: str, colours: Mapping[str, str]) -> Figure:
     """Global against local, a path a method (Fig. 2b); and each of the levels against epochs."""
+    high = max(HIGH, 0.8 + A_LINE * len(_by_series(found)))
     if len(found.epochs) == 1:
-        figure = new_figure(4.4)
+        figure = new_figure(high)
         _draw_paths(figure.subplots(), found, metric, colours)
         return figure
-    figure = new_figure(7.4)
-    grid = figure.add_gridspec(2, 1, height_ratios=(1.25, 1))
+    figure = new_figure(high + LOW)
+    grid = figure.add_gridspec(2, 1, height_ratios=(high, LOW))
     above, below = (figure.add_subfigure(grid[row]) for row in range(2))
     _draw_paths(above.subplots(), found, metric, colours)
     panels = below.subplots(1, len(found.where))
