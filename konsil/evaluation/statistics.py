@@ -266,10 +266,6 @@ class Averaged:
         return _nanmean([part.draws[column] for part, column in self.parts])
 
     @property
-    def _is_mean(self) -> bool:
-        return all(own.is_mean for part, _ in self.parts for own in part.sites.values())
-
-    @property
     def _is_sure_of_nothing(self) -> bool:
         return all(part.is_sure_of_nothing(column) for part, column in self.parts)
 
