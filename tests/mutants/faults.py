@@ -64,7 +64,7 @@ TESTS = {
     "watch/story.py": ("watch/test_story.py",),
     "watch/charts.py": ("watch/test_charts.py",),
     "watch/places.py": ("watch/test_places.py",),
-    "watch/run.py": ("watch/test_watch_page.py", "watch/test_watch_server.py"),
+    "watch/run.py": ("watch/test_watch_server.py", "watch/test_watch_page.py"),
     "watch/server.py": ("watch/test_watch_server.py",),
     "tracking/scalars.py": ("tracking/test_scalars.py",),
     "tracking/tracking.py": ("tracking/test_tracking.py",),

@@ -78,7 +78,7 @@ def test_parameters_are_those_of_the_job_and_no_paths():
     shared = {"rounds": 4, "training": {"lr": 0.1}, "plugins": ["/home/me/x.py"]}
     shared |= {"federation": {"file": "/data/x.yaml", "cache": "/c", "image_size": 32}}
     shared |= {"network": {"name": "unet", "initial": "/data/w.safetensors"}, "seeds": [0, 7]}
-    methods = [{"name": "fedsm", "label": "a", "lambda": 0.7}, {"name": "fedavg", "label": "b"}]
+    methods = [{"name": "fedavg", "label": "b"}, {"name": "fedsm", "label": "a", "lambda": 0.7}]
     plan = {"hash": "h", "version": "1", "fingerprint": "f", "sites": ["n", "s"]}
     found = parameters(plan | {"experiment": shared | {"methods": methods}}, "a/seed7")
     assert found == {

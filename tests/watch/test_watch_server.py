@@ -114,6 +114,15 @@ def test_runs_below_a_folder(tmp_path: Path):
     assert "without-1, without-2" in unknown.json()["detail"]
 
 
+def test_how_a_session_ended_is_told_at_once(run: Path):
+    browser = client(run)
+    assert "Running" in browser.get("/api/run").json()["parts"]["head"]["html"]
+    (run / "outcome.json").write_text(json.dumps({"state": "waiting", "reason": "south is away"}))
+    head = browser.get("/api/run").json()["parts"]["head"]["html"]
+    assert "Waiting for sites" in head
+    assert "south is away" in head
+
+
 def test_once_for_a_terminal(run: Path):
     done = called("watch", run, "--once")
     assert done.code == 0
