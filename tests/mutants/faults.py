@@ -1094,7 +1094,8 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
     "ingredients/finetune.py": [
         ("epochs ends the search one early", "range(1, epochs + 1)", "range(1, epochs)"),
         ("the last is kept", "        if score > best_score:", "        if score > -9:"),
-        ("the latest of equals", "        if score > best_score:", "        if score >= best_score:"),
+        ("the latest of equals", "        if score > best_score:",
+         "        if score >= best_score:"),
         ("all is trained", "None if self.only is None else self.only(self.model.initial.layout)",
          "None"),
         ("moments go on", '(self.context.network, "reset", self.lr, only)',
