@@ -17,6 +17,7 @@ from konsil.evaluation.scores import ASKED, FILE, KEYS, OF_TUNED, read_scores
 from konsil.evaluation.statistics import Array, Compared, Images
 
 AUC = "auc"  # ranks all images by `score`, with the class `target`
+CONTROLS = ("centralized", "local", "fedavg")  # the methods that others are held against
 VOLUME = "volume_dice"  # of each patient, put together from the slices' `overlap` and `area`
 
 
@@ -61,7 +62,7 @@ def compare(folders: Sequence[Path], metric: str, structure: str | None = None) 
     if not rows:
         raise RunError(f"{folders[0]}: no image has a score in {_words(metric, structure)}")
     order = dict.fromkeys((row["method"], row["role"]) for row in rows)
-    candidates = [Series(*both) for both in order]
+    candidates = sorted((Series(*both) for both in order), key=_rank)
     sites = list(dict.fromkeys(row["site"] for row in rows))
     by_site = {site: _of_site([row for row in rows if row["site"] == site]) for site in sites}
     images = {
@@ -100,6 +101,11 @@ def compare_draws(draws: Mapping[int, Comparison], overlap: float) -> Comparison
     images = sum(own.images for own in draws.values())
     patients = sum(own.patients for own in draws.values())
     return Comparison(first.candidates, first.seeds, Redrawn(compared, overlap), images, patients)
+
+
+def _rank(one: Series) -> int:
+    """Controls first, whatever the order of folders: of twins the first gives the line its name."""
+    return CONTROLS.index(one.method) if one.method in CONTROLS else len(CONTROLS)
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,21 @@ def test_who_is_compared_on_what(tmp_path):
         found.place("fedprox")
 
 
+def test_of_twins_the_control_gives_the_line_its_name(tmp_path):
+    """Folders come as a shell lists them: ditto and fedsm before fedavg, whose model is theirs."""
+    parts = [
+        of_disc("ditto", [0.1, 0.3]),
+        of_disc("ditto", [0.2, 0.4], role="personal"),
+        of_disc("fedavg", [0.1, 0.3]),
+        of_disc("local", [0.4, 0.6], role="local"),
+    ]
+    found = compare([files(tmp_path, *parts)], "dice")
+    names = ["local", "fedavg global", "ditto global", "ditto personal"]
+    assert [one.name for one in found.candidates] == names
+    assert [one.name for _, one in found.distinct()] == [names[0], names[1], names[3]]
+    assert found.twins(1) == [Series("ditto", "global")]
+
+
 def test_patients_that_are_not_known_are_images(tmp_path):
     folder = files(tmp_path, of_disc("fedavg", [0.1, 0.3], patients=(None, None)))
     found = compare([folder], "dice")

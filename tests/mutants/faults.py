@@ -385,6 +385,7 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
          'numbers.setdefault("", {})'),
     ],
     "evaluation/comparison.py": [
+        ("as the shell lists folders", "key=_rank", "key=lambda one: 0"),
         ("a slice a volume", "own[1] += row[\"area\"]", "own[1] = row[\"area\"]"),
         ("nothing drawn of nothing is wrong", "if area else 1.0", "if area else 0.0"),
         ("other patients are the same", "if patients.setdefault(row[\"image\"], told) != told:",
