@@ -18,6 +18,7 @@ from konsil.evaluation.results import read_results
 from konsil.federation.plan import Plan
 from konsil.prepare.importers import IMPORTERS
 from konsil.report.page import page
+from konsil.report.runs import open_runs
 from konsil.testing import write_shades, write_squares
 from tests.cli.test_experiments import called
 
@@ -175,7 +176,7 @@ def test_a_recipe_really_runs_at_small_size(name: str, table: str, tmp_path: Pat
     beside = called("compare", tmp_path / "run", "--paper")
     assert beside.code == 0, beside.err
     assert table in " ".join(beside.out.split())
-    assert f"{table}</" in " ".join(page([tmp_path / "run"]).split())
+    assert f"{table}</" in " ".join(page(open_runs([tmp_path / "run"])).split())
 
 
 # --- the option ---------------------------------------------------------------------------------
@@ -213,4 +214,6 @@ def test_an_overlay_is_laid_over_before_set(tmp_path: Path):
 def test_an_overlay_needs_an_experiment_file(tmp_path: Path):
     done = called("compare", tmp_path, "--overlay", OVERLAYS["retina"])
     assert done.code == 1
-    assert "--overlay, --out and --resume go with an experiment file" in " ".join(done.err.split())
+    assert "--overlay, --out, --resume and --split-seed go with an experiment file" in " ".join(
+        done.err.split()
+    )

@@ -118,7 +118,7 @@ def test_outlines_too_with_every_structure_and_distance(tmp_path, squares):
         assert all(row[name] == value for name, value in run[k].items())
     assert called("personalise", tmp_path / "run", "--epochs", 0, "--metric", "hd95").code == 0
     by_volume = called("personalise", tmp_path / "run", "--epochs", 0, "--metric", "volume_dice")
-    assert "volume dice after local epochs" in by_volume.out
+    assert "volume Dice after local epochs" in by_volume.out
 
 
 def test_fine_tuned_fedavg_is_ft(finished):

@@ -50,17 +50,24 @@ def routed_columns(
     raw = model.changed(temperature=1.0)
     pieces = []
     for x, y in batches(images, model.device):
-        said = model.selector(x)
-        route = model.route_of(*said)
+        route, of_raw = _routes(model, raw, x)
         columns = values_of(task, model.logits_for(route.shares, x), y, detailed)
         if model.rule.name not in NAMES_MODELS:  # those selectors name models, not sites
             columns["selector_accuracy"] = (route.site == own).double().cpu()
             columns[CONFIDENCES[0]] = route.confidence.double().cpu()
-            columns[CONFIDENCES[1]] = raw.route_of(*said).confidence.double().cpu()
+            columns[CONFIDENCES[1]] = of_raw.confidence.double().cpu()
         columns["asked_specialist"] = route.specialist.double().cpu()
         columns["unfamiliar"] = route.unfamiliar.double().cpu()
         pieces.append(columns | (_alternatives(model, route, x, y, task) if detailed else {}))
     return joined(pieces)
+
+
+def _routes(model: SuperModel, raw: SuperModel, x: Tensor) -> tuple[Route, Route]:
+    """Whom the model asks, and so without temperature: the selector looks at images once."""
+    if not model.facts.selector:
+        return model.route(x), raw.route(x)
+    said = model.selector(x)
+    return model.route_of(*said), raw.route_of(*said)
 
 
 def _alternatives(

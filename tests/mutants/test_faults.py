@@ -3,6 +3,7 @@
 import ast
 
 import pytest
+import yaml
 from mutants.faults import FAULTS, ROOT, Fault, all_faults
 
 
@@ -10,6 +11,9 @@ def test_every_fault_can_still_be_put_in():
     for fault in all_faults():
         text = (ROOT / "konsil" / fault.file).read_text()
         faulty = fault.put_into(text)
+        if not fault.file.endswith(".py"):
+            assert yaml.safe_load(faulty) != yaml.safe_load(text), fault
+            continue
         assert ast.dump(ast.parse(faulty)) != ast.dump(ast.parse(text)), fault
 
 

@@ -127,7 +127,7 @@ def test_a_run_between_hospitals_one_of_which_tells_means(experiment, classes, t
     assert "Of south only means are known" in text
     assert "south: " in answer_of(text)
     assert "0 of 1 hospitals are served better by one model for all (fedavg)" in answer_of(text)
-    assert "(images, where patients are not known)" in text
+    assert "images (of no two is known that they are of one patient)" in text
     assert "Example images:" in text
 
 

@@ -102,7 +102,8 @@ def test_the_page_follows_a_run_from_before_its_first_event_to_its_end(file, tmp
             for rounds in (2, 2 + ROUNDS // 2, ROUNDS + 3):
                 seen.append(paused(training, run, rounds))
                 tab.until(f"{HEADLINE} == {seen[-1]!r}", PATIENCE)
-                assert tab.js("document.querySelectorAll('#part-sites tbody tr').length") == 2
+                # parts come one after the other
+                tab.until("document.querySelectorAll('#part-sites tbody tr').length == 2")
                 tab.until("document.querySelectorAll('#part-curves polyline').length > 0")
                 training.send_signal(signal.SIGCONT)
             assert len(set(seen)) == 3
