@@ -3,6 +3,7 @@
     python -m benchmarks.study                 what there is to do, and what is done
     python -m benchmarks.study run [WORD ...]  what is not done yet (and has the word), two at once
     python -m benchmarks.study keep            what pages are made of, into docs/results/data/
+    python -m benchmarks.study pages           docs/results/TASK.html and TASK.md from what is kept
 
 Every piece is one command of Konsil over a recipe, in a folder of its own under runs/study/; it
 resumes. Pieces of one thread use two cores better than one piece with two workers does. The
@@ -223,6 +224,33 @@ def _slim(moment: dict[str, Any]) -> dict[str, Any]:
     return moment | {"means": means, "sites": by_site}
 
 
+# --- pages ----------------------------------------------------------------------------------------
+
+TABLES = {  # of TASK.md
+    "fundus": ("scores", "means", "differences"),
+    "prostate": ("scores", "means", "differences"),
+    "glaucoma": ("scores", "means", "differences", "auc"),
+}
+
+
+def pages() -> None:
+    """`konsil report` of all that is kept of a task: the page, and its main tables."""
+    for task, tables in TABLES.items():
+        folders = sorted(path.parent for path in (KEPT / task).glob("*/plan.yaml"))
+        if not folders:
+            continue
+        _konsil("report", *folders, "-o", KEPT.parent / f"{task}.html", "--no-images")
+        runs = [folder for folder in folders if not any(folder.glob("without-*"))]
+        form = "--format", "markdown", "--table"
+        text = "\n".join(_konsil("report", *runs, *form, table) for table in tables)
+        write_text(KEPT.parent / f"{task}.md", f"# {task.capitalize()}: the tables\n\n{text}")
+
+
+def _konsil(*arguments: str | Path) -> str:
+    command = [sys.executable, "-m", "konsil", *map(str, arguments)]
+    return subprocess.run(command, cwd=TOP, check=True, capture_output=True, text=True).stdout
+
+
 def show() -> None:
     """A line a piece."""
     for piece in pieces():
@@ -236,5 +264,7 @@ if __name__ == "__main__":
         run(words)
     elif command == "keep":
         keep()
+    elif command == "pages":
+        pages()
     else:
         show()
