@@ -13,6 +13,7 @@ images are not part of this repository (see the recipes).
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -202,9 +203,12 @@ def keep() -> None:
 
 
 def _keep(run: Path, kept: Path) -> None:
-    for name in ("plan.yaml", "results.csv", "results-last.csv", "sharpness.csv", FILE, OF_FOLD):
+    kept.mkdir(parents=True, exist_ok=True)
+    plan = (run / "plan.yaml").read_text(encoding="utf-8")
+    here = re.compile("^data_folder: .*$", re.MULTILINE)  # a place of this machine
+    write_text(kept / "plan.yaml", here.sub("data_folder: not kept", plan))
+    for name in ("results.csv", "results-last.csv", "sharpness.csv", FILE, OF_FOLD):
         if (run / name).exists():
-            kept.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(run / name, kept / name)
     for result in run.glob("*/seed*/result.json"):
         told = json.loads(result.read_text(encoding="utf-8"))
