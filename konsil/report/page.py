@@ -39,8 +39,9 @@ LEFT = {
     "selector": "What the selector does with test images, and a map of what it sees",
     "cross": "Every hospital's own model on every hospital's test images",
     "surface": "The loss around a model",
+    "plane": "The loss in the plane through three models",
     "interpolate": "The loss between two models",
-    "personalise": "What tuning at a hospital gains there, and loses elsewhere",
+    "levels": "What training further at a hospital gains there, and loses elsewhere",
 }
 ROUTES = {"routes": "Whom the super model asks, and images that go to the global model"}
 TYPICAL = {"predictions": "A typical test image of every hospital, and what the models say"}

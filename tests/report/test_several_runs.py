@@ -204,7 +204,7 @@ def test_figures_of_others_are_shown_once_and_small(whole, tmp_path):
     with look():
         figure = new_figure(2.0)
         figure.subplots().plot([0, 1], [0, 1])
-    for name in ("cross-local", "personalise", "surface-fedavg", "interpolate", "routes", "other"):
+    for name in ("cross-local", "levels-dice", "surface-fedavg", "interpolate", "routes", "other"):
         Chart(name, figure, "").write(figures)
     text = page(open_runs([whole]))
     shown = [line for line in text.splitlines() if "data:image/webp" in line]
