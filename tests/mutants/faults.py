@@ -464,11 +464,14 @@ FAULTS: dict[str, list[tuple[str, str, str]]] = {
         ("silence about means", "elif self.known.silent:", "elif False:"),
     ],
     "tasks/surfaces.py": [
-        ("one way", "max(float(np.percentile(way, PERCENTILE)) for way in ways)",
-         "float(np.percentile(ways[0], PERCENTILE))"),
-        ("the furthest pixel", "PERCENTILE = 95", "PERCENTILE = 100"),
+        ("one way", "max(map(_percentile, ways))", "_percentile(ways[0])"),
+        ("the furthest pixel", "SHARE = 0.95", "SHARE = 1.0"),
+        ("the pixel below", "* (place - below))", "* 0)"),
+        ("both ways are the same way", "np.sqrt(squares.min(axis=0))",
+         "np.sqrt(squares.min(axis=1))"),
+        ("long outlines pixel by pixel", "> MOST_PAIRS:", "> 1e18:"),
         ("no tolerance", "TOLERANCE = 1.0", "TOLERANCE = 0.0"),
-        ("the whole mask is outline", "return mask & ~binary_erosion(mask)", "return mask"),
+        ("the whole mask is outline", "return mask & ~beside", "return mask"),
         ("an empty answer is near", "(hypot(*drawn.shape), 0.0)", "(0.0, 0.0)"),
     ],
     "tasks/classification.py": [

@@ -8,9 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from monai.metrics import compute_hausdorff_distance, compute_surface_dice
+from scipy.ndimage import binary_erosion, distance_transform_edt
 
 from konsil.tasks.segmentation import Segmentation
-from konsil.tasks.surfaces import surface_scores
+from konsil.tasks.surfaces import _distances, _outline, _percentile, surface_scores
 
 
 def scores(drawn, wanted):
@@ -46,6 +47,45 @@ def test_empty_masks():
     nothing = np.zeros((4, 8), bool)
     assert scores(nothing, nothing) == (0.0, 1.0)
     assert scores(nothing, line(1)) == scores(line(1), nothing) == (math.hypot(4, 8), 0.0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 12))
+def test_both_ways_to_distances_are_one(seed, height, width):
+    """Pairs of pixels, and distance transforms: the same bits, of whatever outlines."""
+    rng = np.random.default_rng(seed)
+    one, other = rng.random((2, height, width)) < 0.4
+    one[0, 0] = other[-1, -1] = True
+    by_pairs = _distances(one, other)
+    assert [way.tolist() for way in by_pairs] == [
+        distance_transform_edt(~other)[one].tolist(),
+        distance_transform_edt(~one)[other].tolist(),
+    ]
+
+
+def test_long_outlines_are_not_compared_pixel_by_pixel(monkeypatch):
+    """A page of noise would be gigabytes of pairs."""
+    one, other = np.random.default_rng(0).random((2, 20, 20)) < 0.5
+    by_pairs = _distances(one, other)
+    monkeypatch.setattr("konsil.tasks.surfaces.MOST_PAIRS", 0)
+    for mine, theirs in zip(by_pairs, _distances(one, other), strict=True):
+        assert mine.tolist() == theirs.tolist()
+    monkeypatch.setattr("scipy.ndimage.distance_transform_edt", None)
+    with pytest.raises(TypeError):  # so it was that
+        _distances(one, other)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=60))
+def test_the_percentile_is_numpys(values):
+    assert _percentile(np.array(values)) == pytest.approx(np.percentile(values, 95), rel=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 10_000), st.integers(1, 9), st.integers(1, 9))
+def test_an_outline_is_what_erosion_takes(seed, height, width):
+    mask = np.random.default_rng(seed).random((height, width)) < 0.7
+    assert (_outline(mask) == (mask & ~binary_erosion(mask))).all()
 
 
 def blobs(generator: torch.Generator, images: int, structures: int) -> torch.Tensor:
