@@ -9,13 +9,15 @@ import pytest
 import torch
 import yaml
 
+from konsil import api
 from konsil.config import PLAIN
 from konsil.data import images as images_module
 from konsil.data import open_federation, training_data
 from konsil.evaluation import columns_of
 from konsil.evaluation.comparison import compare
 from konsil.evaluation.scores import FILE, read_scores
-from konsil.joining import Wanted, experiment_of
+from konsil.ingredients.site import Site
+from konsil.joining import Joining, Wanted, experiment_of
 from konsil.networks import NetworkSpec, build_network
 from konsil.report.joining import ALONE, AS_IS, PULLED, SHORT, START, TUNED, Choices, Joined, words
 from konsil.supermodel import GLOBAL, SuperModel
@@ -127,6 +129,18 @@ def test_alone_is_the_local_method_of_a_run_bit_for_bit(root, trial, tmp_path):
         found = [(r["image"], r["patient"], r["dice"], r["hd95"])
                  for r in rows_of(trial, method=name)]  # fmt: skip
         assert found == values
+
+
+def test_alone_is_the_best_epoch_and_not_the_last(root, monkeypatch):
+    """Validation prefers the second of four epochs: that is what two epochs would have left."""
+    model, wanted = model_of(root), Wanted(EPOCHS, None, "none", (0,))
+    e = experiment_of(model, root / "west.yaml", None, wanted, [], "cpu")
+    joining = Joining(model, e, api.open_federation(e.federation, e.task, quiet=True), wanted)
+    told = iter([0.1, 0.2, 0.9, 0.3, 0.4, *(0.1, 0.2, 0.9)])
+    monkeypatch.setattr(Site, "score", lambda site, weights: next(told))
+    best, said = joining.from_scratch(0, 4, "alone")
+    assert said["scores"] == [0.1, 0.2, 0.9, 0.3, 0.4]
+    assert best.equals(joining.from_scratch(0, 2, "alone")[0])
 
 
 def test_the_start_is_the_best_model_on_validation_images(root, trial):
