@@ -26,9 +26,9 @@ def print_comparison(
     console: Console, found: Comparison, metric: str, less: bool, against: str | None, column: str
 ) -> None:
     """All tables, and what must be known to read them. `less`: of this metric less is better."""
+    reference = found.place(against) if against else reference_of(found)
     console.print(scores_table(found, metric, less))
     console.print(means_table(found, metric, less))
-    reference = found.place(against) if against else reference_of(found)
     if len(found.candidates) > 1:
         console.print(differences_table(found, metric, less, reference, column))
         if isinstance(found.compared, Redrawn):
